@@ -13,7 +13,7 @@ from types import FrameType
 from typing import IO
 
 from launch import read_json
-from zo.distributed.environment import follows
+from zo.distributed.config import follows
 from zo.run.store.atomic import replace_json
 from zo.run.store.lock import holder
 

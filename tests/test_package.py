@@ -47,6 +47,21 @@ finally:
 """
 
 
+MODULES = 124
+"""Of the suite's own that a run of the default configuration imports, out of more than 200."""
+
+
+@pytest.mark.process
+def test_a_run_imports_the_modules_that_it_uses(tmp_path):
+    """Rewards, offload, adapters, other methods and policies, several processes: not one of their modules."""
+    given = ("steps=4", f"out={tmp_path}", "tracking.mode=disabled")
+    done = python("-X", "importtime", "train.py", *given)
+    assert done.returncode == 0, done.stderr[-2000:]
+    own = {*re.findall(r"\| +((?:zo|launch)(?:\.\w+)*)$", done.stderr, re.M)}
+    assert {"zo", "launch", "zo.run.runner", "zo.optim.bszo"} <= own
+    assert len(own) <= MODULES, sorted(own)
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),

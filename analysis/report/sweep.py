@@ -132,8 +132,7 @@ def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
 
     columns: dict[str, Column] = {
         "method": lambda row: (
-            BEST * (settings and row["best_setting"] and row["method"] not in UNTRAINED)
-            + method_label(row["method"])
+            BEST * (settings and row["best_setting"]) + method_label(row["method"])
         ),
         **_names(frame),
         "lr": lambda row: _cell(row, "lr", "g", notes=tuple(_rate_notes(row))),
@@ -323,7 +322,9 @@ def _caption(trials: Trials, several_seeds: bool) -> Iterator[str]:
     runs = trials.runs
     yield CAPTION
     if trials.typed:
-        yield "majority: the largest class of the test examples."
+        said = " `optimizer=zero_shot` adds the untrained model."
+        untrained = (trials.table["method"] == ZERO_SHOT).any()
+        yield "majority: the largest class of the test examples." + said * (not untrained)
     if several_seeds:
         yield SEEDS
     yield foot(f"{len(runs)} runs of {trials.sweep}", runs)

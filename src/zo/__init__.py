@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from zo.optim.base import NonFiniteError as NonFiniteError
     from zo.optim.base import StepInfo as StepInfo
     from zo.record.trajectory import TrajectoryError as TrajectoryError
-    from zo.weights.offload.backing_store import OffloadError as OffloadError
     from zo.weights.offload.setup import offload as offload
+    from zo.weights.offloaded import OffloadError as OffloadError
 
     __version__: str
 
 _HOMES = {
     "NonFiniteError": "zo.optim.base",
-    "OffloadError": "zo.weights.offload.backing_store",
+    "OffloadError": "zo.weights.offloaded",
     "ProcessLostError": "zo.distributed.processes",
     "ProcessesError": "zo.distributed.processes",
     "StepInfo": "zo.optim.base",

@@ -2,8 +2,12 @@
 
 import argparse
 import io
+import signal
 import sys
 from collections.abc import Sequence
+
+HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+"""Signals that ask a process to stop."""
 
 
 def print_every_character() -> None:

@@ -10,10 +10,10 @@ from tests.support.crowd import gather_results
 from tests.support.tiny_models import opt, tokenizer
 from zo.distributed.processes import Processes
 from zo.lm.baselines import LinearProbeConfig
-from zo.lm.objectives import text_scorer
 from zo.lm.scoring.baselines import Given, LinearProbe
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.generation import Generator
+from zo.lm.scoring.texts import text_scorer
 from zo.tasks import Encoded, TaskConfig
 from zo.tasks.objective import ObjectiveConfig
 

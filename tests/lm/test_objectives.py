@@ -25,11 +25,12 @@ from tests.support.tiny_models import (
     tokenizer,
 )
 from zo.lm.baselines import ICLConfig, LinearProbeConfig
-from zo.lm.objectives import MetricScorer, text_scorer
+from zo.lm.objectives import MetricScorer
 from zo.lm.scoring.baselines import Given, InContext, LinearProbe
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.encoder_decoder import EncoderDecoderScorer
 from zo.lm.scoring.generation import Generator
+from zo.lm.scoring.texts import text_scorer
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, encode, tokenize
 from zo.tasks.measures import NAMED, exact_match, f1, rouge_l
 from zo.tasks.objective import ObjectiveConfig

@@ -18,10 +18,10 @@ from tests.support.tiny_models import (
     kind_of,
     reformer,
 )
-from zo.lm.config import ModelError
+from zo.lm.config import ModelError, StatesError
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.heads import check_head, packs
-from zo.lm.scoring.states import FrozenBlocks, StatesError
+from zo.lm.scoring.states import FrozenBlocks
 
 LENGTHS = (30, 2, 19, 1, 40, 11, 7)  # in one row 110 tokens: more than models have positions for
 LAYOUTS = {

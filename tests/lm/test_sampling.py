@@ -9,10 +9,9 @@ from scipy.stats import chisquare
 
 from tests.lm.test_objectives import ASKED, PROMPTS, TASK, TOKENS
 from tests.support.tiny_models import BART, LLAMA, VOCABULARY, opt, random_model, t5
-from zo.lm.objectives import text_scorer
 from zo.lm.scoring.generation import Generator
 from zo.lm.scoring.sampling import Draw, Draws, Sampling
-from zo.lm.scoring.texts import TextScorer
+from zo.lm.scoring.texts import TextScorer, text_scorer
 from zo.noise.keys import SAMPLING, NoiseKey
 from zo.noise.philox import words
 from zo.rewards.tally import Ratings

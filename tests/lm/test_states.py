@@ -28,11 +28,13 @@ from tests.support.tiny_models import (
     t5,
 )
 from zo.distributed.processes import Processes
+from zo.lm.config import StatesError
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.encoder_decoder import EncoderDecoderScorer
-from zo.lm.scoring.states import FrozenBlocks, KeptStates, StatesError
+from zo.lm.scoring.states import FrozenBlocks, KeptStates
 from zo.optim import OPTIMIZERS
-from zo.run.losses import BatchLoss, ShardedLoss
+from zo.run.losses import BatchLoss
+from zo.run.sharded_loss import ShardedLoss
 from zo.weights.space import ParameterSpace
 
 NEOX = SIZES | {"intermediate_size": 64, "initializer_range": 0.3}

@@ -20,8 +20,8 @@ from tests.support.tiny_models import (
     t5,
 )
 from zo.lm.config import ModelError
-from zo.lm.objectives import text_scorer
 from zo.lm.scoring.candidates import CandidateScorer
+from zo.lm.scoring.texts import text_scorer
 from zo.tasks import Encoded, TaskError, hub
 
 FNET = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 300}

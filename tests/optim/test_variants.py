@@ -20,7 +20,8 @@ from zo.optim import OPTIMIZERS
 from zo.optim.es import centred_ranks
 from zo.rewards.tally import Ratings
 from zo.run.loop import TIE, _step
-from zo.run.losses import BatchLoss, ShardedLoss
+from zo.run.losses import BatchLoss
+from zo.run.sharded_loss import ShardedLoss
 from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 

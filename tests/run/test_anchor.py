@@ -14,8 +14,8 @@ from zo.lm.config import ModelConfig
 from zo.run.runner import run
 from zo.run.store.directory import directory_of
 from zo.run.store.rows import read_rows
-from zo.weights import drift
-from zo.weights.drift import Drift
+from zo.weights import anchor
+from zo.weights.anchor import Drift
 from zo.weights.space import ParameterSpace
 
 PULLED = ("optimizer=mezo", "optimizer.anchor=start", "optimizer.anchor_decay=1e3")
@@ -66,7 +66,7 @@ def test_tensors_that_no_file_has_with_the_same_bits_are_copied(tmp_path, monkey
 @pytest.mark.parametrize("entries", [2**14, 64])
 def test_drift_is_the_distance_from_the_start_or_close_to_it(restore, method, entries, monkeypatch):
     """Factors beside the weights count, too."""
-    monkeypatch.setattr(drift, "ENTRIES", entries)
+    monkeypatch.setattr(anchor, "ENTRIES", entries)
     trial = TinyRun(opt(), method, restore, lr=1e-2)
     distance, was = Drift(trial.params), trial.weights()
     assert math.fsum(distance.squares()) == 0

@@ -8,7 +8,7 @@ import pytest
 from zo import config
 from zo.config import command_line, identity
 from zo.lm.scoring.states import KeptStates
-from zo.run import reuse, runner
+from zo.run import reuse
 from zo.run.assembly import Session
 from zo.run.reuse import begin_reuse
 from zo.run.runner import run
@@ -46,7 +46,7 @@ def test_a_run_has_the_losses_of_one_that_computes_all_blocks(
     )
     run(kept)
     run(once)
-    monkeypatch.setattr(runner, "begin_reuse", lambda *_: None)
+    monkeypatch.setattr(reuse, "begin_reuse", lambda *_: None)
     run(plain)
     assert losses_of(once) == losses_of(plain)
     for found, expected in zip(losses_of(kept), losses_of(plain), strict=True):

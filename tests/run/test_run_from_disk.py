@@ -17,7 +17,7 @@ from zo.run.signals import Interrupted
 from zo.run.store.directory import directory_of
 from zo.tasks import package_files
 from zo.weights.offload import backing_store
-from zo.weights.offload.offloader import offload_of
+from zo.weights.offloaded import offload_of
 
 STREAMED = "precision.restore=streamed", "precision.noise=philox"
 ON_DISK = (*STREAMED, "model.offload=disk")

@@ -21,7 +21,8 @@ from tests.weights.test_streamed import as_it_was
 from zo.noise import NOISES
 from zo.optim import OPTIMIZERS
 from zo.weights.offload import backing_store, pool
-from zo.weights.offload.backing_store import OffloadError, OnDisk, WeightsFile
+from zo.weights.offload.backing_store import OnDisk, WeightsFile
+from zo.weights.offloaded import OffloadError
 from zo.weights.restore import RestoreError
 from zo.weights.scratch import Scratch
 

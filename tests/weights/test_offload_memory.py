@@ -27,7 +27,7 @@ def write_model(directory: Path, shape: list[str]) -> int:
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from zo.lm.tokenizer import stand_in
+    from zo.lm.source import stand_in
 
     register()
     cfg = command_line.runs([*shape, "model.weights=random", "task=sst2"])[0].model

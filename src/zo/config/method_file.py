@@ -7,7 +7,10 @@ from hydra.core.config_store import ConfigStore
 from zo.config import method_code
 from zo.config.checks import ConfigError, Problem
 from zo.extras import Trust
-from zo.optim import OPTIMIZERS, from_file
+from zo.optim import OPTIMIZERS
+
+ADDRESS = r"[^\s,=:'\"\[\]{}]+\.py:\w+"
+"""Regular expression of a file and a class in it."""
 
 
 def with_options(override: str) -> str:
@@ -18,7 +21,7 @@ def with_options(override: str) -> str:
     """
     if not override.startswith("optimizer="):
         return override
-    return re.sub(from_file.ADDRESS, lambda found: option(found[0]), override)
+    return re.sub(ADDRESS, lambda found: option(found[0]), override)
 
 
 def option(address: str, typed: bool = True) -> str:
@@ -31,6 +34,8 @@ def option(address: str, typed: bool = True) -> str:
     Raises:
         ConfigError: If it cannot be used.
     """
+    from zo.optim import from_file  # here: few runs have a method of their own
+
     if not (typed or Trust.given or from_file.was_run(address)):
         right = "is code that a run's directory names; read it, and add --trust to run it"
         raise ConfigError([Problem("optimizer", address, right)])

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from zo.config import copies
+from zo.config.digests import commit_of
 from zo.config.precision import AUTO, NAMES, PrecisionConfig
 from zo.lm.config import ModelConfig
 from zo.tasks import hub, package_files
@@ -69,7 +69,7 @@ def follow_path(model: ModelConfig, task: TaskConfig, precision: PrecisionConfig
 def pinned(group: str, path: str) -> tuple[str, str] | None:
     """Returns the hub's path and commit, if `path` is a copy of what a file of conf/model or conf/task pins."""
     known = {f["revision"]: f["path"] for f in _files(group).values() if f.get("revision")}
-    commit = copies.commit_of(Path(package_files.resolve(path))) if _is_directory(path) else None
+    commit = commit_of(Path(package_files.resolve(path))) if _is_directory(path) else None
     return (known[commit], commit) if commit is not None and commit in known else None
 
 

@@ -1,5 +1,6 @@
-"""Settings of a run on several processes. Imports no torch."""
+"""How processes share a run: settings, and variables of torchrun and Submitit. Imports no torch."""
 
+import os
 from dataclasses import dataclass
 
 
@@ -31,3 +32,22 @@ class DistributedConfig:
             ("timeout", self.timeout >= 1, "must be at least 1 second"),
         )
         return [(key, right) for key, ok, right in checks if not ok]
+
+
+STARTED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables that torchrun and Submitit set for each process."""
+
+
+def started_together() -> bool:
+    """Returns whether torchrun or Submitit started this process as one of several."""
+    return all(name in os.environ for name in STARTED) and int(os.environ["WORLD_SIZE"]) > 1
+
+
+def follows() -> bool:
+    """Returns whether this process is not rank 0, which writes and reports the run."""
+    return started_together() and int(os.environ["RANK"]) > 0
+
+
+def local_rank() -> int:
+    """Returns the position of this process on its machine, which chooses its GPU."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if started_together() else 0

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zo.distributed.environment import started_together
+from zo.distributed.config import started_together
 
 
 class ProcessesError(ValueError):

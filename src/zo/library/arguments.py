@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from zo.noise import is_compiled
 from zo.optim import OPTIMIZERS
 from zo.optim.config import MethodConfig
-from zo.weights.offload.parameter import device_of
+from zo.weights.offloaded import device_of
 from zo.weights.sharded import fsdp_modules, part_of
 from zo.weights.space import ParameterSpace
 

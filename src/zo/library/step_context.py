@@ -8,9 +8,8 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
+from zo.extras import HEEDED
 from zo.weights.loss import Context
-
-HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 OTHERS = (signal.SIGUSR1, signal.SIGHUP, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
 TIMERS = OTHERS[2:]

@@ -18,6 +18,10 @@ class ModelError(ValueError):
     """A model that cannot be used as configured; one sentence that names the key."""
 
 
+class StatesError(RuntimeError):
+    """Outputs of frozen blocks cannot be reused; says why."""
+
+
 @dataclass
 class ModelConfig:
     """One model.

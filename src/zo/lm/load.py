@@ -18,13 +18,9 @@ from typing import Any
 import torch
 
 from zo.lm.config import ModelConfig, ModelError
-from zo.lm.float16 import widen
-from zo.lm.quantise import quantise
 from zo.lm.scoring.heads import check_head, check_padding
-from zo.lm.source import explained, quiet, source_of
-from zo.lm.tokenizer import of_source, stand_in
-from zo.weights.offload.backing_store import OffloadError, OffloadRefused
-from zo.weights.offload.setup import offload
+from zo.lm.source import explained, of_source, quiet, source_of, stand_in
+from zo.weights.offloaded import OffloadError, OffloadRefused
 
 SHOWN = 3
 """Names of tensors that a message lists."""
@@ -93,6 +89,8 @@ def load(
         if where is None:
             model.to(device)
         else:
+            from zo.weights.offload.setup import offload
+
             offload(model, where, device, folder)
         return _checked(model_cfg, loaded, dtype, device)
 
@@ -108,8 +106,12 @@ def _checked(
     model = loaded.model
     loaded = replace(loaded, model=model.eval(), kind=model_cfg.kind)
     if dtype == torch.float16 and device.type == "cpu":
+        from zo.lm.float16 import widen
+
         widen(model)
     if model_cfg.quantization is not None:
+        from zo.lm.quantise import quantise
+
         note = quantise(model, model_cfg.quantization)
         loaded = replace(loaded, notes=(*loaded.notes, note))
     model.config.use_cache = False

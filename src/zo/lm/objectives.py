@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -12,13 +12,13 @@ from zo.lm.config import ModelError
 from zo.lm.load import Loaded
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.collate import Batch
-from zo.lm.scoring.encoder_decoder import EncoderDecoderScorer
-from zo.lm.scoring.generation import Generator
-from zo.lm.scoring.sampling import Sampling
-from zo.lm.scoring.texts import Decoding, MeasureRater, Rates, TextScorer
-from zo.rewards.rating import Rater
 from zo.tasks.config import TaskConfig
 from zo.tasks.objective import OF_TEXT, ObjectiveConfig
+
+if TYPE_CHECKING:
+    from zo.lm.scoring.texts import TextScorer
+
+Scorer: TypeAlias = "CandidateScorer | TextScorer"
 
 
 class MetricScorer(CandidateScorer):
@@ -56,9 +56,6 @@ class MetricScorer(CandidateScorer):
         return sum(values) / len(values)
 
 
-Scorer: TypeAlias = CandidateScorer | TextScorer
-
-
 def scorers(
     loaded: Loaded,
     task: TaskConfig,
@@ -74,47 +71,27 @@ def scorers(
         TaskError, ModelError: If objective, task and model do not fit.
     """
     name, kind = objective.of(task), loaded.kind
-    if name in OF_TEXT:
+    measured = task.measure is not None and task.kind == "completion"
+    texts: TextScorer | None = None
+    if name in OF_TEXT or measured:
+        from zo.lm.scoring.texts import text_scorer
+
         rated = objective if name == "reward" else None
-        scorer = text_scorer(task, rated, loaded.model, loaded.tokenizer, processes, seed)
-        return scorer, scorer
+        texts = text_scorer(task, rated, loaded.model, loaded.tokenizer, processes, seed)
+        if name in OF_TEXT:
+            return texts, texts
     given = (loaded.model, loaded.tokenizer.pad_token_id, loss, kind)
     pairs = kind == "encoder-decoder"
+    likelihood = "completion" if task.kind == "completion" else name
     scored: CandidateScorer
     if name == "metric":
         if pairs:
             raise ModelError("objective=metric: is for decoders and masked models")
         scored = MetricScorer(*given, "classification", graphs, processes, metric=objective.metric)
+    elif pairs:
+        from zo.lm.scoring.encoder_decoder import EncoderDecoderScorer
+
+        scored = EncoderDecoderScorer(*given, likelihood, False, processes)
     else:
-        likelihood = "completion" if task.kind == "completion" else name
-        scorer_of = EncoderDecoderScorer if pairs else CandidateScorer
-        scored = scorer_of(*given, likelihood, graphs and not pairs, processes)
-    if task.measure is not None and task.kind == "completion":
-        return scored, text_scorer(task, None, loaded.model, loaded.tokenizer, processes, seed)
-    return scored, scored
-
-
-def text_scorer(
-    task: TaskConfig,
-    objective: ObjectiveConfig | None,
-    model: Any,
-    tokenizer: Any,
-    processes: Processes | None = None,
-    seed: int = 0,
-) -> TextScorer:
-    """Returns the scorer of generated texts: by an objective's reward functions, or by the task's measure.
-
-    Args:
-        task: Of the texts.
-        objective: Names the functions; None: the measure.
-        model: As `zo.lm.load.load` returns it.
-        tokenizer: Of the model.
-        processes: Processes that divide evaluations.
-        seed: Of the run, for sampling.
-    """
-    generator = Generator(model, tokenizer, task.max_new_tokens, task.stop)
-    name = "reward" if objective is not None else task.measure or "f1"
-    rater: Rates = MeasureRater(name) if objective is None else Rater(objective, task)
-    sampling = Sampling(task.temperature, task.top_p, seed) if task.temperature > 0 else None
-    decoding = Decoding(sampling, task.samples, task.eval_samples)
-    return TextScorer(generator, rater, name, processes, decoding)
+        scored = CandidateScorer(*given, likelihood, graphs, processes)
+    return scored, texts or scored

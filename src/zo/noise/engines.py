@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -190,3 +191,12 @@ def _check_positions(
 def _require(fits: bool, otherwise: str) -> None:
     if not fits:
         raise ValueError(otherwise)
+
+
+def flat_array(tensor: Tensor) -> Any:
+    """Returns a contiguous tensor as a flat array in its memory: bfloat16 as uint16, float16 as int16."""
+    tensor = tensor.detach()
+    if tensor.dtype == torch.float32:
+        return tensor.numpy().reshape(-1)
+    bits = tensor.view(torch.int16).numpy().reshape(-1)
+    return bits.view(np.uint16) if tensor.dtype == torch.bfloat16 else bits

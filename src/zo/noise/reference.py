@@ -1,14 +1,13 @@
 """Philox noise by numpy, as `zo.noise.philox` defines it: the fallback without numba, and the reference of tests."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from zo.noise import philox
-from zo.noise.engines import Move, PhiloxEngine
+from zo.noise.engines import Move, PhiloxEngine, flat_array
 from zo.noise.keys import NoiseKey
 
 CHUNK = 2**18
@@ -58,15 +57,6 @@ def _parts(out: Tensor, start: int, rows: Tensor | None) -> Iterator[tuple[Tenso
     for i in range(0, len(flat), CHUNK):
         part = flat[i : i + CHUNK]
         yield part, start + i, slice(i, i + len(part))
-
-
-def flat_array(tensor: Tensor) -> Any:
-    """Returns a contiguous tensor as a flat array in its memory: bfloat16 as uint16, float16 as int16."""
-    tensor = tensor.detach()
-    if tensor.dtype == torch.float32:
-        return tensor.numpy().reshape(-1)
-    bits = tensor.view(torch.int16).numpy().reshape(-1)
-    return bits.view(np.uint16) if tensor.dtype == torch.bfloat16 else bits
 
 
 def _round(out: Tensor, total: np.ndarray, tensor: int, key: NoiseKey, start: int) -> None:

@@ -6,7 +6,6 @@ import warnings
 from functools import lru_cache
 
 from zo.noise.engines import Engine
-from zo.noise.torch_generator import TorchEngine
 
 NOISES = ("torch", "philox")
 
@@ -33,6 +32,8 @@ def engine(noise: str, *devices: str) -> Engine:
     if noise not in NOISES:
         raise ValueError(f"noise={noise!r}: must be one of {', '.join(NOISES)}")
     if noise == "torch":
+        from zo.noise.torch_generator import TorchEngine
+
         return TorchEngine(*devices)
     kinds = sorted({device.partition(":")[0] for device in devices}) or ["cpu"]
     if kinds == ["cuda"]:

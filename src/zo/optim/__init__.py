@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from zo.optim import config_backprop, config_bszo, config_evolution, config_low_rank, config_spsa
-from zo.optim.config import MethodConfig
+from zo.optim import config_bszo, config_evolution, config_low_rank, config_spsa
+from zo.optim.config import AdamConfig, MethodConfig, SGDConfig
 
 if TYPE_CHECKING:
     from zo.optim.base import ZOOptimizer
@@ -73,8 +73,8 @@ OPTIMIZERS: dict[str, Method] = {
         config_evolution.ESConfig,
         config_evolution.ESAtScaleConfig,
         config_evolution.EGGROLLConfig,
-        config_backprop.AdamConfig,
-        config_backprop.SGDConfig,
+        AdamConfig,
+        SGDConfig,
     )
 }
 """Registry: name -> method. It drives dispatch, the schema, the library's classes and the tests."""

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from zo.optim.backprop import Backprop
-from zo.optim.config_backprop import AdamConfig
+from zo.optim.config import AdamConfig
 
 
 class Adam(Backprop):

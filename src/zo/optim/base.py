@@ -17,8 +17,7 @@ from zo.weights.anchor import Anchor, SeenUpdate, StartWeights, Survival, watche
 from zo.weights.constraints import conflicts
 from zo.weights.directions import FULL_SIZE, Direction
 from zo.weights.loss import Context, LossFn
-from zo.weights.offload.backing_store import OffloadRefused, gigabytes
-from zo.weights.offload.offloader import offload_of
+from zo.weights.offloaded import OffloadRefused, gigabytes, offload_of
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import GroupedUpdate, ParameterUpdate
 

@@ -9,9 +9,6 @@ from typing import get_type_hints
 from zo.optim import OPTIMIZERS, Method
 from zo.optim.config import MethodConfig
 
-ADDRESS = r"[^\s,=:'\"\[\]{}]+\.py:\w+"
-"""Regular expression of a file and a class in it."""
-
 _read: dict[Path, tuple[bytes, ModuleType]] = {}
 """Content of each file when it was run, and its module."""
 

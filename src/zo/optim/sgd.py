@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from zo.optim.backprop import Backprop
-from zo.optim.config_backprop import SGDConfig
+from zo.optim.config import SGDConfig
 
 
 class SGD(Backprop):

@@ -1,17 +1,16 @@
 """The header of the library's records, and hashes of weights."""
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from zo.distributed.agreement import digests
 from zo.optim.base import ZOOptimizer
 from zo.record.trajectory import Header
 from zo.weights.space import ParameterSpace
+from zo.weights.tensors import hash_of
 
 
 def header_of(method: ZOOptimizer) -> Header:
@@ -41,20 +40,6 @@ def fingerprint(space: ParameterSpace) -> str:
     """Returns a hash of the weights' dtypes, shapes and bits."""
     described = ((f"{p.dtype}{tuple(p.shape)}", p) for p in space.gathered()[1])
     return f"blake2b:{hash_of(described, hashlib.blake2b(digest_size=16))}"
-
-
-def hash_of(described: Iterable[tuple[str, Tensor]], digest: Any) -> str:
-    """Returns the hexadecimal hash of tensors: of the description and of the bits of each, on any device.
-
-    Args:
-        described: Descriptions and tensors; one tensor is in the host's memory at a time.
-        digest: An object of hashlib or xxhash.
-    """
-    for text, tensor in described:
-        digest.update(text.encode())
-        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).cpu().numpy().data)
-    found: str = digest.hexdigest()
-    return found
 
 
 def digest_of(method: ZOOptimizer) -> bytes:

@@ -32,6 +32,8 @@ Answer = dict[str, Any]
 class RewardError(TaskError):
     """A text that a reward function cannot rate; the cause has the function's traceback."""
 
+    traceback = True
+
 
 class FunctionTraceback(Exception):
     """The traceback of a function in the process that called it."""

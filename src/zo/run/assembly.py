@@ -3,49 +3,49 @@
 An assembly is model, θ and optimizer, which replaying starts from, too; a session is an assembly with data and scorer.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import nn
 
 from zo.config import RunConfig
-from zo.distributed.environment import local_rank, started_together
-from zo.distributed.loss import AgreedLoss
+from zo.distributed.config import local_rank, started_together
 from zo.distributed.processes import Processes, join
-from zo.lm.adapters.adapt import adapt
 from zo.lm.baselines import reads_train
 from zo.lm.config import ModelError
-from zo.lm.initial_weights import rereads
 from zo.lm.load import Loaded, load
 from zo.lm.objectives import Scorer, scorers
-from zo.lm.scoring import baselines
-from zo.lm.scoring.baselines import Given, InContext, LinearProbe
 from zo.lm.scoring.candidates import CandidateScorer
-from zo.lm.scoring.texts import TextScorer
 from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
 from zo.run import memory
-from zo.run.losses import BatchLoss, ShardedLoss
+from zo.run.losses import BatchLoss
 from zo.run.provenance import weights_hash
-from zo.run.second_task import Also
 from zo.run.store.directory import base_of
 from zo.run.store.inputs import digest_examples
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize
 from zo.tasks.checks import check_answers, check_splits, check_tokens, preview
 from zo.tasks.own import complete
-from zo.weights.drift import Drift
+from zo.weights.anchor import Drift
 from zo.weights.loss import LossFn
-from zo.weights.offload.backing_store import OffloadRefused
+from zo.weights.offloaded import OffloadRefused
 from zo.weights.restore import FactoredPolicy
 from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace
 
-Evaluator: TypeAlias = Scorer | InContext | LinearProbe
+if TYPE_CHECKING:
+    from zo.lm.scoring.baselines import InContext, LinearProbe
+    from zo.lm.scoring.texts import TextScorer
+    from zo.run.second_task import Also
+
+Evaluator: TypeAlias = "Scorer | InContext | LinearProbe"
 _encoded: dict[str, list[Encoded]] = {}
 """Splits of this process's last run, by all that their tokens come from: most runs of a multirun share them."""
 
@@ -79,7 +79,7 @@ class Assembly:
     drift: Drift
 
     @classmethod
-    def of(cls, cfg: RunConfig, scratch: Path | None = None) -> "Assembly":
+    def of(cls, cfg: RunConfig, scratch: Path | None = None) -> Assembly:
         """Loads the model and makes the optimizer.
 
         Args:
@@ -105,6 +105,8 @@ class Assembly:
             )
         assert cfg.lr is not None
         if cfg.steps and getattr(cfg.optimizer, "anchored", False) and not divided:
+            from zo.lm.initial_weights import rereads
+
             params.rereads = rereads(cfg.model, params.names, params.local)
             loaded = replace(loaded, notes=(*loaded.notes, _anchor_note(params)))
         method = None
@@ -124,6 +126,11 @@ class Assembly:
         """The method of a run that makes steps."""
         assert self.method is not None
         return self.method
+
+    @property
+    def freezes(self) -> bool:
+        """Whether parameters of the model are not trained."""
+        return bool(_frozen(self.loaded.model))
 
     def weights_hash(self) -> str:
         """Returns the hash of θ as it is now, with what factors hold beside the weights."""
@@ -165,7 +172,7 @@ class Session:
     also: Also | None = None
 
     @classmethod
-    def open(cls, cfg: RunConfig, scratch: Path | None = None) -> "Session":
+    def open(cls, cfg: RunConfig, scratch: Path | None = None) -> Session:
         """Loads data and model and makes the optimizer; arguments as of `Assembly.of`.
 
         Raises:
@@ -209,14 +216,16 @@ class Session:
         if reads_train(cfg.optimizer):
             if not isinstance(scorer, CandidateScorer):
                 raise TaskError(f"optimizer={cfg.optimizer.name}: needs a task with candidates")
-            given = Given(scorer, train, cfg.seed, loaded.tokenizer, cfg.eval_tokens)
+            from zo.lm.scoring import baselines
+
+            given = baselines.Given(scorer, train, cfg.seed, loaded.tokenizer, cfg.eval_tokens)
             evaluator = getattr(baselines, cfg.optimizer.evaluates_by)(cfg.optimizer, given)
         notes = [
             *loaded.notes,
             *check_tokens(task, vars(splits), encoded, loaded.tokenizer.bos_token_id),
         ]
         notes += dict.fromkeys([*scorer.notes, *evaluates_by.notes])
-        if isinstance(evaluates_by, TextScorer):
+        if not isinstance(evaluates_by, CandidateScorer):
             if rewarded and task.kind == "prompts":
                 notes += check_answers([*train, *validation, *test])
             if rewarded and task.generated_by():
@@ -227,8 +236,11 @@ class Session:
             notes = [*found, f"{sizes} examples", *first, *check_splits(task, splits), *notes]
         if cfg.objective.of(task) in ("lm", "completion") and task.kind == "classification":
             train = [example.true_candidate_alone() for example in train]
-        also = Also.open(cfg.task.also, loaded, cfg, dividing) if cfg.task.also else None
-        if also is not None:
+        also = None
+        if cfg.task.also:
+            from zo.run.second_task import Also
+
+            also = Also.open(cfg.task.also, loaded, cfg, dividing)
             read["also"] = also.digest
         read["weights"] = assembly.base
         if cfg.optimizer.name in OPTIMIZERS and cfg.optimizer.replays:
@@ -254,12 +266,16 @@ class Session:
     def loss_of(self, examples: list[Encoded]) -> LossFn:
         """Returns the loss of a mini-batch; its batches are built once for a step's forward passes."""
         params = self.assembly.params
-        if params.shards:
-            whole = BatchLoss(self.scorer, self.scorer.collate(examples), params)
-            return AgreedLoss(whole, self.processes)
-        if self.shards == self.processes.world == 1:
-            return BatchLoss(self.scorer, self.scorer.collate(examples), params)
-        return ShardedLoss(self.scorer, examples, self.shards, params, self.processes)
+        if not params.shards and not self.shards == self.processes.world == 1:
+            from zo.run.sharded_loss import ShardedLoss
+
+            return ShardedLoss(self.scorer, examples, self.shards, params, self.processes)
+        loss = BatchLoss(self.scorer, self.scorer.collate(examples), params)
+        if not params.shards:
+            return loss
+        from zo.distributed.loss import AgreedLoss
+
+        return AgreedLoss(loss, self.processes)
 
 
 def _constant(scorer: TextScorer, train: list[Encoded], validation: list[Encoded]) -> str:
@@ -289,6 +305,10 @@ def load_adapted(
     torch.backends.cudnn.allow_tf32 = cfg.precision.tf32
     dtype = getattr(torch, cfg.precision.dtype)
     loaded = load(cfg.model, dtype, device, divided, scratch)
+    if cfg.adapter.name == "none":
+        return device, loaded
+    from zo.lm.adapters.adapt import adapt
+
     found = adapt(loaded, cfg.adapter, cfg.seed)
     base = base_of(getattr(cfg.adapter, "path", None))
     if base is not None and base.quantization != cfg.model.quantization:

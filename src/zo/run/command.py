@@ -6,7 +6,7 @@ from pathlib import Path
 
 from zo.config import RunConfig, describe
 from zo.config.settings import chosen_mode
-from zo.distributed.environment import follows
+from zo.distributed.config import follows
 from zo.run.logs.progress import Screen
 
 

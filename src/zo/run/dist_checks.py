@@ -19,14 +19,13 @@ from zo.config import RunConfig
 from zo.distributed.agreement import check_same, code_digest
 from zo.distributed.processes import Processes, ProcessesError, ProcessLostError, is_loss
 from zo.lm.config import ModelError
-from zo.lm.scoring.texts import TextScorer
 from zo.run.assembly import Session
 from zo.run.losses import BatchLoss
 from zo.run.provenance import device_name
 from zo.run.signals import Lost
 from zo.run.store.inputs import flat
-from zo.tasks.batches import batch_indices
-from zo.weights.offload.backing_store import OffloadError
+from zo.tasks.examples import batch_indices
+from zo.weights.offloaded import OffloadError
 from zo.weights.restore import FactoredPolicy, RestoreError
 
 OWN = ("device", "threads")
@@ -126,9 +125,7 @@ def check_loaded(processes: Processes, cfg: RunConfig, session: Session) -> None
 def _sized(session: Session) -> bool:
     """Returns whether the points of a step are measured in as many passes as their memory asks for."""
     config = session.assembly.optimizer.config
-    return config.low_rank and (
-        not config.accumulates_factors or isinstance(session.scorer, TextScorer)
-    )
+    return config.low_rank and (not config.accumulates_factors or session.scorer.writes)
 
 
 def _passes(cfg: RunConfig, session: Session) -> int:

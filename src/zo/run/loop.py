@@ -1,31 +1,38 @@
 """The loop: batch, step, evaluate, stop early, log. Knows no method by name."""
 
+from __future__ import annotations
+
 import math
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zo.config import RunConfig
 from zo.distributed.agreement import Watch
 from zo.lm.config import ModelError
 from zo.lm.scoring.candidates import Evaluation
 from zo.optim.base import NonFiniteError
-from zo.run import memory
+from zo.run import memory, predictions
 from zo.run.assembly import Evaluator, Session
 from zo.run.logs.progress import Progress
-from zo.run.logs.rewards import RewardLog
 from zo.run.logs.tracking import NoLog, RunLog
-from zo.run.results import predictions
 from zo.run.signals import Requests
 from zo.run.store import checkpoint
 from zo.run.store.rows import LOSSES, Row, evaluates
 from zo.run.totals import TIE, Best, Summary, Totals, characters, ending_of
 from zo.tasks import Encoded
-from zo.tasks.batches import batch_indices
+from zo.tasks.examples import batch_indices
 from zo.tasks.measures import LOSS
 from zo.weights.anchor import rounding_notice
-from zo.weights.offload.backing_store import OffloadRefused
+from zo.weights.offloaded import OffloadRefused
 from zo.weights.restore import RestoreError
 from zo.weights.space import non_finite
+
+if TYPE_CHECKING:
+    from zo.run.logs.rewards import RewardLog
+
+TIMED, LEAST = 5, 100
+"""Steps that an estimate of the run's time is made of, and steps to go that it is worth for."""
 
 TIED = 20
 """Steps with equal losses after which that is said."""
@@ -115,6 +122,8 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
         if ending is None:
             ending = ending_of(cfg, totals)
             if step > 0:
+                if step == first + TIMED - 1:
+                    _estimate(cfg, session, totals, journal)
                 _keep(cfg, session, best, journal)
                 journal.progress.advance(row["train/loss"], best.shown)
             journal.requests.heed()
@@ -128,6 +137,16 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
         "mem/peak_gib": max(totals.peak_gib, memory.peak_gib(session.assembly.device)),
         "mem/state_mib": method.state_bytes() / 2**20 if method else 0.0,
     }
+
+
+def _estimate(cfg: RunConfig, session: Session, totals: Totals, journal: Journal) -> None:
+    """Says what memory and time a run takes that makes many steps without gradients, in one process."""
+    together = session.processes.world > 1 or session.shards > 1
+    if cfg.optimizer.replays and not together and cfg.steps - totals.made >= LEAST:
+        from zo.run.estimate import estimated
+
+        times = {kind: of[-TIMED:] for kind, of in totals.times.items()}
+        journal.progress.say(estimated(cfg, session, times, totals.made))
 
 
 def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> None:

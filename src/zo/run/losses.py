@@ -1,14 +1,9 @@
-"""The loss of one mini-batch, timed, and in the parts that several processes divide."""
+"""The loss of one mini-batch, timed."""
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from zo.distributed.loss import DividedLoss
-from zo.distributed.processes import Processes
-from zo.lm.scoring.texts import TextScorer, loss_of
-from zo.rewards.tally import mean
-from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 
 
@@ -31,33 +26,33 @@ class BatchLoss:
     def __call__(self) -> float:
         """Returns the loss, without a gradient."""
         with self.params.stopwatch.running("loss"):
-            if isinstance(self.scorer, TextScorer):
+            if self.scorer.writes:
                 return self._rated(1)[0]
             return self.scorer.loss(self.batch)
 
     def mean_square(self) -> float:
         """Returns the mean square of the texts' numbers, over all passes since it was last asked for."""
         squares, self.squares = self.squares, []
-        return mean(squares) or 0.0
+        return math.fsum(squares) / len(squares) if squares else 0.0
 
     def branches(self, n: int) -> list[float]:
         """Returns the losses of n copies of the mini-batch that go through the model together."""
         with self.params.stopwatch.running("loss"):
-            if isinstance(self.scorer, TextScorer):
+            if self.scorer.writes:
                 return self._rated(n)
             return self.scorer.branches(self.batch, n)
 
     def branch_bytes(self, own: bool) -> int:
         """Returns about the most bytes that a copy of the mini-batch takes."""
-        if own or isinstance(self.scorer, TextScorer):
+        if own or self.scorer.writes:
             return self.scorer.branch_bytes(self.batch)
         return 0  # points that share their right factors go together, as ever
 
     def _rated(self, n: int) -> list[float]:
         """Returns the losses of n copies of the prompts, and keeps the squares of their texts' numbers."""
-        copies = self.scorer.numbers(self.batch, n)
-        self.squares += [mean(x * x for x in of if x is not None) or 0.0 for of in copies]
-        return [loss_of(of) for of in copies]
+        losses, squares = self.scorer.rated(self.batch, n)
+        self.squares += squares
+        return losses
 
     def backward(self) -> float:
         """Returns the loss and adds its gradient to `grad` of the parameters."""
@@ -65,32 +60,3 @@ class BatchLoss:
             loss = self.scorer.differentiable_loss(self.batch)
             loss.backward()
             return loss.item()
-
-
-class ShardedLoss(DividedLoss):
-    """The loss of a mini-batch in equal parts, whose forward passes processes divide."""
-
-    def __init__(
-        self,
-        scorer: Any,
-        examples: Sequence[Encoded],
-        shards: int,
-        params: ParameterSpace,
-        processes: Processes,
-    ):
-        size = len(examples) // shards
-        parts = [examples[first : first + size] for first in range(0, len(examples), size)]
-        built: dict[int, BatchLoss] = {}
-
-        def part(shard: int) -> BatchLoss:
-            if shard not in built:
-                built[shard] = BatchLoss(scorer, scorer.collate(parts[shard]), params)
-            return built[shard]
-
-        def squares() -> list[float]:
-            found = [square for part in built.values() for square in part.squares]
-            for of_part in built.values():
-                of_part.squares.clear()
-            return found
-
-        super().__init__(part, [scorer.share(of) for of in parts], processes, squares=squares)

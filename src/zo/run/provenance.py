@@ -14,7 +14,7 @@ import xxhash
 from torch import Tensor
 
 from zo.config import digests
-from zo.record.header import hash_of
+from zo.weights.tensors import hash_of
 
 SOURCES = ("lm/scoring", "noise", "optim", "weights")
 """Packages whose code decides a run's numbers."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from zo.config import RunConfig
 from zo.run.assembly import Session
 from zo.run.logs.progress import Progress
-from zo.run.results.replay import replay_to
 from zo.run.signals import Requests
 from zo.run.store import checkpoint
 from zo.run.store.inputs import Inputs, related
@@ -32,6 +31,8 @@ def resume(
     if not rows:
         return rows
     if cfg.optimizer.replays:
+        from zo.run.results.replay import replay_to
+
         with processes.together(), progress.replaying(len(rows)) as made:
 
             def reached(step: int) -> None:

@@ -7,10 +7,9 @@ otherwise per mini-batch, during a step.
 import torch
 
 from zo.config import RunConfig
-from zo.lm.config import ModelError
-from zo.lm.objectives import TextScorer
+from zo.lm.config import ModelError, StatesError
 from zo.lm.scoring.candidates import CandidateScorer
-from zo.lm.scoring.states import FrozenBlocks, KeptStates, StatesError
+from zo.lm.scoring.states import FrozenBlocks, KeptStates
 from zo.run.assembly import Session, frozen_hash
 from zo.run.memory import GIB
 from zo.tasks import Encoded
@@ -64,7 +63,7 @@ def begin_reuse(cfg: RunConfig, session: Session) -> str | None:
 
 def _hindrance(cfg: RunConfig, session: Session) -> str | None:
     """Returns why a run's scorer cannot leave out blocks."""
-    if isinstance(session.scorer, TextScorer):
+    if session.scorer.writes:
         return "the texts that a step generates are continued from their own keys and values"
     if cfg.precision.graphs:
         return "precision.graphs repeats recordings of whole forward passes"

@@ -11,15 +11,12 @@ from zo.config import RunConfig, describe, notes
 from zo.distributed.agreement import Watch, WeightsDifferError
 from zo.distributed.processes import ProcessesError, join
 from zo.lm.config import ModelError
+from zo.lm.scoring.candidates import CandidateScorer
 from zo.record.trajectory import TrajectoryError
-from zo.rewards.rating import RewardError
-from zo.run import dist_checks, memory, provenance, signals
+from zo.run import dist_checks, memory, predictions, provenance, signals
 from zo.run.assembly import DeviceError, Session
 from zo.run.dist_checks import Start, losing
-from zo.run.estimate import estimated
 from zo.run.logs.progress import Progress, Screen
-from zo.run.logs.rewards import reward_log
-from zo.run.logs.texts import TextLog
 from zo.run.logs.tracking import (
     ATTEMPTS,
     ENDED,
@@ -35,9 +32,7 @@ from zo.run.logs.tracking import (
 )
 from zo.run.logs.wandb_run import ID, renew_wandb_id
 from zo.run.loop import Journal, train
-from zo.run.results import predictions
 from zo.run.resume import resume
-from zo.run.reuse import begin_reuse
 from zo.run.signals import Interrupted, Requests
 from zo.run.store import atomic, checkpoint, lock
 from zo.run.store.directory import (
@@ -201,18 +196,21 @@ def _make(
         if processes.world > 1 and not sharded and cfg.steps:
             watch.compare(assembly.optimizer)
         totals = Totals.of(rows)
-        if (line := begin_reuse(cfg, session)) is not None:
-            progress.say(line)
-        if (line := estimated(cfg, session, totals.made)) is not None:
-            progress.say(line)
+        if assembly.freezes:
+            from zo.run.reuse import begin_reuse
+
+            if (line := begin_reuse(cfg, session)) is not None:
+                progress.say(line)
+        journal = Journal(NoLog(directory), progress, requests, watch)
+        if not isinstance(session.scorer, CandidateScorer):
+            from zo.run.logs.rewards import RewardLog
+            from zo.run.logs.texts import TextLog
+
+            texts = TextLog(directory, totals.made) if processes.leads else None
+            journal.rewards = RewardLog(session.scorer, processes, texts, progress.say)
         if not processes.leads:
-            rewards = reward_log(session.scorer, processes, None, progress.say)
-            journal = Journal(NoLog(directory), progress, requests, watch, rewards)
             return train(cfg, session, journal, totals)
-        log = _open_log(cfg, directory, session, rows)
-        texts = TextLog(directory, totals.made)
-        rewards = reward_log(session.scorer, processes, texts, progress.say)
-        journal = Journal(log, progress, requests, watch, rewards)
+        journal.log = log = _open_log(cfg, directory, session, rows)
         predictions.write(directory, totals.best, session)
         try:
             summary = train(cfg, session, journal, totals)
@@ -299,7 +297,7 @@ def _held(directory: Path) -> Iterator[None]:
 
 def _unusable(directory: Path, error: BaseException, new: bool) -> None:
     """Notes why a run cannot be made, or removes what was made for it if it was only asked for now."""
-    if isinstance(error, RewardError):
+    if isinstance(error, TaskError) and error.traceback:
         note_failure(directory, error)
         print(f"its traceback: {directory / ERROR}", file=sys.stderr)
     elif new and not read_rows(directory):

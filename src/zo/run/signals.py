@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-from zo.library.step_context import HEEDED
+from zo.extras import HEEDED
 
 INTERRUPTED = 143
 """Exit status of a run that was asked to stop: 128 + SIGTERM."""

@@ -25,7 +25,13 @@ AUTO = "auto"
 
 
 class TaskError(ValueError):
-    """A task that cannot be used as configured; one sentence that names the key."""
+    """A task that cannot be used as configured; one sentence that names the key.
+
+    Attributes:
+        traceback: Whether its traceback is of the user's own code, and helps.
+    """
+
+    traceback = False
 
 
 @dataclass

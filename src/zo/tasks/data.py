@@ -13,7 +13,6 @@ import numpy as np
 from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.conversations import conversations, parts_of
 from zo.tasks.examples import Example, Splits
-from zo.tasks.generated import load_generated
 from zo.tasks.reading import read_split
 from zo.tasks.rows import Rows, Written
 from zo.tasks.templates import MADE, columns, is_text, shown, task_columns, typed
@@ -42,6 +41,8 @@ def load_splits(task: TaskConfig, all_columns: bool = False) -> Splits:
             label without a candidate, one class, a split too small for the sizes.
     """
     if task.generated_by():
+        from zo.tasks.generated import load_generated
+
         return load_generated(task)
     fields = task_columns(task)
     rows = read_split(task, task.train_split)

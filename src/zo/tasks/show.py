@@ -16,7 +16,7 @@ from zo import config
 from zo.config import ConfigError, RunConfig, command_line
 from zo.extras import print_every_character
 from zo.lm.config import ModelError
-from zo.lm.tokenizer import load_tokenizer
+from zo.lm.source import load_tokenizer
 from zo.tasks import Encoded, TaskError, load_splits, tokenize
 from zo.tasks.checks import check_splits, check_tokens, visible
 from zo.tasks.own import complete

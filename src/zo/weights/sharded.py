@@ -13,7 +13,7 @@ from torch import Size, Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from zo.noise import Engine, Move, NoiseKey, PhiloxEngine
-from zo.weights.offload.parameter import OffloadedParameter
+from zo.weights.offloaded import OffloadedParameter
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from zo.noise import NoiseKey, PhiloxEngine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 from zo.weights.loss import LossFn
-from zo.weights.offload.parameter import OffloadedParameter
-from zo.weights.restore import POLICIES, Excursion, FactoredPolicy
+from zo.weights.offloaded import OffloadedParameter
+from zo.weights.restore import Excursion, FactoredPolicy, policy
 from zo.weights.sharded import whole
 from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import LinearUpdate, ParameterUpdate
@@ -55,7 +55,7 @@ class ParameterSpace(TrainableTensors):
                 raise ValueError(f"{setting}={value!r}: must be one of {', '.join(allowed)}")
         super().__init__(named, exempt, noise, rounding, model)
         self._check(restore)
-        self.policy = POLICIES[restore](self, model)
+        self.policy = policy(restore)(self, model)
 
     @classmethod
     def of(

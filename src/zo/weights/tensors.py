@@ -1,14 +1,14 @@
 """The trainable tensors of a model, θ, and what is known of each: device, decay, noise, rounding."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zo.noise import engine
 from zo.weights.aliasing import distinct
-from zo.weights.offload.offloader import offload_of
-from zo.weights.offload.parameter import OffloadedParameter
+from zo.weights.offloaded import OffloadedParameter, offload_of
 from zo.weights.patching import FactoredParameter
 from zo.weights.sharded import Part, keep_sharded, part_of, parts_engine
 from zo.weights.stopwatch import Stopwatch
@@ -105,6 +105,20 @@ class TrainableTensors:
     def full(self, value: float, dtype: torch.dtype | None = None) -> list[Tensor]:
         """Returns tensors of θ's shapes and devices, in its dtype unless another is given, filled with `value`."""
         return [torch.full_like(p, value, dtype=dtype) for p in self.like]
+
+
+def hash_of(described: Iterable[tuple[str, Tensor]], digest: Any) -> str:
+    """Returns the hexadecimal hash of tensors: of the description and of the bits of each, on any device.
+
+    Args:
+        described: Descriptions and tensors; one tensor is in the host's memory at a time.
+        digest: An object of hashlib or xxhash.
+    """
+    for text, tensor in described:
+        digest.update(text.encode())
+        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).cpu().numpy().data)
+    found: str = digest.hexdigest()
+    return found
 
 
 def _without_values(p: OffloadedParameter) -> Tensor:

@@ -32,7 +32,7 @@ from zo.lm.float16 import widen
 from zo.lm.load import Loaded
 from zo.lm.quantise import QuantisedLinear, count, dequantise
 from zo.lm.source import quiet
-from zo.weights.offload.parameter import device_of
+from zo.weights.offloaded import device_of
 
 PEFT_TYPES = {"lora": "LORA", "ia3": "IA3", "prefix": "PREFIX_TUNING", "prompt": "PROMPT_TUNING"}
 """Adapter -> peft's name for it, in adapter_config.json."""
@@ -47,8 +47,6 @@ def adapt(loaded: Loaded, cfg: AdapterConfig, seed: int) -> Loaded:
     Raises:
         ModelError: If the adapter does not fit the model.
     """
-    if cfg.name == "none":
-        return loaded
     total = count(loaded.model)
     if isinstance(cfg, PeftAdapter):
         device = device_of(loaded.model)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from zo.lm.config import ModelError
-from zo.weights.offload.parameter import device_of
+from zo.weights.offloaded import device_of
 
 
 class VirtualTokens(nn.Module):

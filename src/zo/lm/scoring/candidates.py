@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -20,15 +20,15 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from zo.distributed.processes import Processes
-from zo.lm.config import ModelError
-from zo.lm.scoring.apart import by_length, differs
+from zo.lm.config import ModelError, StatesError
 from zo.lm.scoring.collate import Batch, Collator, span
-from zo.lm.scoring.graphs import STEP, Graphs
-from zo.lm.scoring.heads import head_of, tied_rows
-from zo.lm.scoring.states import FrozenBlocks, KeptStates, StatesError
+from zo.lm.scoring.heads import by_length, differs, head_of, tied_rows
 from zo.tasks.measures import NAMED, Measure
 from zo.tasks.prompts import Encoded
-from zo.weights.offload.parameter import device_of
+from zo.weights.offloaded import device_of
+
+if TYPE_CHECKING:
+    from zo.lm.scoring.states import FrozenBlocks, KeptStates
 
 MOST_LOSS = 700
 """Most nats whose exponential is finite."""
@@ -88,6 +88,7 @@ class CandidateScorer:
     Attributes:
         apart: Whether texts are computed in groups of equal length; None before two lengths were seen.
         differentiable: Whether the loss has a gradient.
+        writes: Whether the model writes texts, which are rated.
         once: Whether the forward passes of a mini-batch compute frozen blocks once.
 
     Raises:
@@ -95,6 +96,7 @@ class CandidateScorer:
     """
 
     differentiable = True
+    writes = False
 
     def __init__(
         self,
@@ -114,9 +116,13 @@ class CandidateScorer:
         self._loss_dtype = parameter.dtype if loss_dtype == "model" else torch.float32
         if graphs and self._device.type != "cuda":
             raise ModelError(f"precision.graphs: needs a GPU, the model is on {self._device}")
-        self._prepare(model, pad_id, kind, STEP if graphs else None)
+        self._recorded, multiple = self._loss, None
+        if graphs:
+            from zo.lm.scoring.graphs import STEP, Graphs
+
+            self._recorded, multiple = Graphs(self._loss), STEP
+        self._prepare(model, pad_id, kind, multiple)
         self._plans: list[tuple[Sequence[Encoded], int, Plan]] = []
-        self._recorded = Graphs(self._loss) if graphs else self._loss
         self.once = False
         self.apart: bool | None = None
         self._name = type(model).__name__

@@ -16,13 +16,14 @@ from zo.lm.config import ModelError
 from zo.lm.scoring.heads import first_position, packs
 from zo.lm.scoring.layout import Columns, Layout, one_each, shared
 from zo.lm.scoring.packing import Row, pack, shared_beginning
-from zo.lm.scoring.states import KeptStates
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
-from zo.weights.offload.parameter import device_of
+from zo.weights.offloaded import device_of
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from zo.lm.scoring.states import KeptStates
 
 ALIGNED = 16
 """A GPU's attention kernels read a mask in place if rows are a multiple of this many tokens."""

@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from zo.lm.scoring.apart import by_length
+from zo.lm.config import StatesError
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.collate import PlainBatch, candidates, check_vocabulary
-from zo.lm.scoring.states import KeptStates, StatesError
+from zo.lm.scoring.heads import by_length
+from zo.lm.scoring.states import KeptStates
 from zo.tasks.prompts import Encoded
-from zo.weights.offload.parameter import device_of
+from zo.weights.offloaded import device_of
 
 
 class EncoderDecoderScorer(CandidateScorer):

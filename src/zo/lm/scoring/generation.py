@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from zo.lm.scoring.apart import differs
 from zo.lm.scoring.candidates import PROMPTS, STATES
 from zo.lm.scoring.decoding import Decoder, can_decode, most_probable
+from zo.lm.scoring.heads import differs
 from zo.lm.scoring.sampling import Draw, Draws
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
-from zo.weights.offload.parameter import device_of
+from zo.weights.offloaded import device_of
 
 TRIED = 3
 """Tokens that continue prompts in the check of whether a batch changes their scores."""

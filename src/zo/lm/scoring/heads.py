@@ -1,4 +1,4 @@
-"""Properties of an architecture for scoring: its head, its positions, whether texts may share a row."""
+"""Properties of an architecture for scoring: head, positions, whether padding or neighbours change a text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,38 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from zo.lm.config import ModelError
-from zo.lm.scoring.apart import differs
-from zo.weights.offload.parameter import device_of
+from zo.weights.offloaded import device_of
+
+
+def differs(found: Tensor, alone: Tensor, dtype: torch.dtype) -> bool:
+    """Returns whether two results of a model differ by more than its dtype's rounding; nan does not count."""
+    wrong = (found.float() - alone.float()).abs().amax() / alone.float().abs().amax()
+    return bool(wrong > torch.finfo(dtype).eps ** 0.5)
+
+
+def by_length(compute: Callable[[Tensor, int], Tensor], lengths: Tensor, width: int) -> Tensor:
+    """Computes rows in groups of equal length.
+
+    Args:
+        compute: Function of row indices and their length n: the model's result without padding.  # (p, n, D)
+        lengths: Of the rows.                                                                           # (P,)
+        width: Of the result.
+
+    Returns:
+        Results of `compute`, 0 after a row's end.  # (P, width, D)
+    """
+    parts = {}
+    for n in lengths.unique().tolist():
+        rows = (lengths == n).nonzero()[:, 0]
+        parts[n] = rows, compute(rows, n)
+    like = parts[n][1]
+    found = like.new_zeros(len(lengths), width, like.shape[-1])
+    for n, (rows, part) in parts.items():
+        found[rows, :n] = part
+    return found
 
 
 @torch.inference_mode()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zo.lm.scoring.packing import Row
-from zo.lm.scoring.states import KeptStates
 from zo.tasks.prompts import Encoded
+
+if TYPE_CHECKING:
+    from zo.lm.scoring.states import KeptStates
 
 Columns: TypeAlias = dict[int, list[tuple[int, list[int]]]]
 """Example -> for each candidate its row, and the columns that predict its tokens."""

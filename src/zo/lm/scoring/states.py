@@ -20,16 +20,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from zo.lm.config import StatesError
 from zo.tasks.prompts import Encoded
 from zo.weights.aliasing import storage_key
-from zo.weights.offload.offloader import offload_of
+from zo.weights.offloaded import offload_of
 from zo.weights.patching import replaced
 
 Forward: TypeAlias = Callable[..., Any]
-
-
-class StatesError(RuntimeError):
-    """Outputs of frozen blocks cannot be reused; says why."""
 
 
 class FrozenBlocks:

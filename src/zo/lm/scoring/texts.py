@@ -15,11 +15,13 @@ from zo.lm.scoring.candidates import Evaluation, length_batches
 from zo.lm.scoring.generation import Generator, Written
 from zo.lm.scoring.sampling import Draws, Sampling
 from zo.rewards.calls import Request
+from zo.rewards.rating import Rater
 from zo.rewards.tally import SHOWN as TEXT
 from zo.rewards.tally import Ratings, Tally, mean
 from zo.tasks.checks import shortened
-from zo.tasks.config import TaskError
+from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.measures import NAMED, best_of
+from zo.tasks.objective import ObjectiveConfig
 from zo.tasks.prompts import Encoded
 
 CHECKED = 4
@@ -102,12 +104,14 @@ class TextScorer:
         decoding: Settings of decoding.
 
     Attributes:
+        writes: See `CandidateScorer`.
         tally: Sums over the texts since `begin`.
         samples: The first texts of this process's last evaluation, as rows of a log.
         constant: The best constant answer and its reward; None before `measure_constants`.
     """
 
     differentiable = False
+    writes = True
 
     def __init__(
         self,
@@ -181,7 +185,13 @@ class TextScorer:
 
     def branches(self, batch: Sequence[Encoded], n: int) -> list[float]:
         """Returns the losses of n copies of the batch, whose texts are generated together, copy after copy."""
-        return [loss_of(numbers) for numbers in self.numbers(batch, n)]
+        return self.rated(batch, n)[0]
+
+    def rated(self, batch: Sequence[Encoded], n: int) -> tuple[list[float], list[float]]:
+        """Returns the losses of `branches`, the negated means of the texts' rewards, and the rewards' mean squares."""
+        copies = self.numbers(batch, n)
+        squares = [mean(x * x for x in of if x is not None) or 0.0 for of in copies]
+        return [0.0 - (mean(of) or 0.0) for of in copies], squares
 
     def numbers(self, batch: Sequence[Encoded], n: int) -> list[list[float | None]]:
         """Returns the texts' rewards for n copies of the batch; None for texts that no function rates."""
@@ -306,9 +316,30 @@ class TextScorer:
         return self._rater.rate(request, [e.row for e in examples], together)
 
 
-def loss_of(numbers: Sequence[float | None]) -> float:
-    """Returns the negated mean of the numbers; 0 if there are none."""
-    return 0.0 - (mean(numbers) or 0.0)
+def text_scorer(
+    task: TaskConfig,
+    objective: ObjectiveConfig | None,
+    model: Any,
+    tokenizer: Any,
+    processes: Processes | None = None,
+    seed: int = 0,
+) -> TextScorer:
+    """Returns the scorer of generated texts: by an objective's reward functions, or by the task's measure.
+
+    Args:
+        task: Of the texts.
+        objective: Names the functions; None: the measure.
+        model: As `zo.lm.load.load` returns it.
+        tokenizer: Of the model.
+        processes: Processes that divide evaluations.
+        seed: Of the run, for sampling.
+    """
+    generator = Generator(model, tokenizer, task.max_new_tokens, task.stop)
+    name = "reward" if objective is not None else task.measure or "f1"
+    rater: Rates = MeasureRater(name) if objective is None else Rater(objective, task)
+    sampling = Sampling(task.temperature, task.top_p, seed) if task.temperature > 0 else None
+    decoding = Decoding(sampling, task.samples, task.eval_samples)
+    return TextScorer(generator, rater, name, processes, decoding)
 
 
 def _samples(

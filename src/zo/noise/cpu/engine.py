@@ -14,9 +14,8 @@ from zo.noise import philox
 from zo.noise.cpu.compiled import F, U
 from zo.noise.cpu.draws import CHUNK
 from zo.noise.cpu.passes import add, add_rows, add_to_all, fill, fill_rows
-from zo.noise.engines import DTYPES, Move, PhiloxEngine
+from zo.noise.engines import DTYPES, Move, PhiloxEngine, flat_array
 from zo.noise.keys import NoiseKey
-from zo.noise.reference import flat_array
 
 ALONE = 2**16
 """Values per thread below which a second thread does not pay off."""

@@ -14,7 +14,7 @@ from zo.noise.cpu.draws import CHUNK, draw, draw_normals, scratch, scratch_words
 from zo.noise.cpu.engine import in_parts, key_words
 from zo.noise.cpu.formats import load, nearest
 from zo.noise.cpu.passes import write
-from zo.noise.reference import flat_array
+from zo.noise.engines import flat_array
 from zo.optim.kernels import AdamScalars, HiZOOScalars, rules
 from zo.optim.kernels.reference import complements
 from zo.weights.updates import UpdateTarget

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from zo.noise import KeyedTerms, Move, NoiseKey, philox
-from zo.noise.reference import NumpyEngine, flat_array
+from zo.noise.engines import flat_array
+from zo.noise.reference import NumpyEngine
 from zo.optim.kernels import AdamScalars, HiZOOScalars, rules
 from zo.weights.updates import UpdateTarget
 

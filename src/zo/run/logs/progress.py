@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from zo.distributed.environment import follows
+from zo.distributed.config import follows
 
 SMOOTHING = 0.05
 """Weight of the newest loss in the loss that is shown."""

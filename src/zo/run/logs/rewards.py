@@ -92,10 +92,3 @@ class RewardLog:
     def _write(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
         if self._texts is not None:
             self._texts.write(step, rows)
-
-
-def reward_log(
-    scorer: Any, processes: Processes, texts: TextLog | None, say: Callable[[str], None]
-) -> RewardLog | None:
-    """Returns what logs rewards, if a run's steps write texts."""
-    return RewardLog(scorer, processes, texts, say) if isinstance(scorer, TextScorer) else None

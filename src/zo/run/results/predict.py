@@ -13,8 +13,8 @@ from zo.lm.scoring.candidates import CandidateScorer, length_batches
 from zo.lm.scoring.generation import Generator
 from zo.run.assembly import load_adapted
 from zo.run.logs.progress import Progress
+from zo.run.predictions import rounded
 from zo.run.results import export
-from zo.run.results.predictions import rounded
 from zo.run.store import atomic
 from zo.run.store.directory import CONFIG, load, task_of
 from zo.tasks import Encoded, TaskConfig, TaskError, tokenize

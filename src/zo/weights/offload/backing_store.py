@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from zo.weights.offloaded import OffloadError, OffloadRefused, gigabytes
 from zo.weights.scratch import host_bytes
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -33,14 +34,6 @@ PIECE = 1 << 23
 
 NO_RESERVE = 0x4000
 """Linux's MAP_NORESERVE: pages that are only read take no memory of their own."""
-
-
-class OffloadError(RuntimeError):
-    """A file of offloaded weights was removed, changed or cannot be read; one sentence that names it."""
-
-
-class OffloadRefused(ValueError):
-    """The model, the method or the disk does not support offload; one sentence."""
 
 
 class Entry(NamedTuple):
@@ -327,11 +320,6 @@ def check_room(directory: Path, needed: int) -> None:
             f"the copy of the weights that are trained takes {gigabytes(needed)}, and {directory} has room for"
             f" {gigabytes(free)}"
         )
-
-
-def gigabytes(size: int) -> str:
-    """Returns a size in GB, as text."""
-    return f"{size / 1e9:.3g} GB"
 
 
 def pin(tensor: Tensor) -> Callable[[], object]:

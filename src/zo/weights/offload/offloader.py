@@ -12,7 +12,7 @@ embedding fetches only the rows that it looks up, unless a deferred update is mi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,12 +24,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from zo.weights.offload.backing_store import BackingStore, OffloadError, OffloadRefused, copies
-from zo.weights.offload.parameter import OffloadedParameter, offloaded
+from zo.weights.offload.backing_store import BackingStore, copies
 from zo.weights.offload.pool import Pool
 from zo.weights.offload.transfer_stream import StreamEvent, TransferStream
-from zo.weights.parameter_owners import looked_up, looks_up, parameter_owners
-from zo.weights.patching import ReplacedForward, SwappedCalls, ViewStaysError
+from zo.weights.offloaded import OffloadedParameter, OffloadError, OffloadRefused, offloaded
+from zo.weights.patching import (
+    ReplacedForward,
+    SwappedCalls,
+    ViewStaysError,
+    looked_up,
+    looks_up,
+    parameter_owners,
+)
 from zo.weights.scratch import Scratch, aligned
 
 Update: TypeAlias = Callable[[int, Tensor], None]
@@ -385,12 +391,6 @@ class Offload:
 
     def _named(self, module: nn.Module) -> str:
         return f"{self._module_names[module] or 'the model'} ({type(module).__name__})"
-
-
-def offload_of(parameters: Iterable[Tensor]) -> Offload | None:
-    """Returns the offload of parameters, if there is one."""
-    of = (p.offload for p in parameters if isinstance(p, OffloadedParameter))
-    return next((offload for offload in of if isinstance(offload, Offload)), None)
 
 
 def _version(p: Tensor) -> int:

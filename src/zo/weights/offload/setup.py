@@ -15,14 +15,12 @@ from zo.weights.offload.backing_store import (
     BackingStore,
     Entry,
     InMemory,
-    OffloadError,
-    OffloadRefused,
     OnDisk,
     WeightsFile,
     copies,
 )
 from zo.weights.offload.offloader import Offload
-from zo.weights.offload.parameter import OffloadedParameter
+from zo.weights.offloaded import OffloadedParameter, OffloadError, OffloadRefused
 from zo.weights.scratch import host_bytes
 
 CPU = torch.device("cpu")

@@ -1,7 +1,9 @@
 """Restore policies, one file each: how θ is displaced for a probe and restored after it.
 
-To add one: a file here, a line in `POLICIES`, its name and constraints in `zo.weights.constraints`.
+To add one: a file with its name here, a class with its name in title case, its constraints in `zo.weights.constraints`.
 """
+
+from importlib import import_module
 
 from zo.weights.restore.base import (
     Excursion,
@@ -11,23 +13,19 @@ from zo.weights.restore.base import (
     RestorePolicy,
     Unmoved,
 )
-from zo.weights.restore.factors import Factors
-from zo.weights.restore.merged import Merged
-from zo.weights.restore.snapshot import Snapshot
-from zo.weights.restore.streamed import Streamed
-from zo.weights.restore.subtract import Subtract
-
-POLICIES: dict[str, type[RestorePolicy]] = {
-    policy.name: policy for policy in (Subtract, Merged, Snapshot, Streamed, Factors)
-}
 
 __all__ = [
-    "POLICIES",
     "Excursion",
     "FactoredPolicy",
-    "Factors",
     "Probe",
     "RestoreError",
     "RestorePolicy",
     "Unmoved",
+    "policy",
 ]
+
+
+def policy(name: str) -> type[RestorePolicy]:
+    """Returns the class of a name of `RESTORE_POLICIES`."""
+    kind: type[RestorePolicy] = getattr(import_module(f"{__name__}.{name}"), name.title())
+    return kind

@@ -14,7 +14,7 @@ from zo.noise import NoiseKey, PhiloxEngine
 from zo.weights.constraints import RESTORE_POLICIES, Constraints
 from zo.weights.directions import LowRank, Terms, at_least_float32
 from zo.weights.loss import LossFn
-from zo.weights.offload.backing_store import OffloadRefused
+from zo.weights.offloaded import OffloadRefused
 from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import ParameterUpdate, Rounding, UpdateTarget
 

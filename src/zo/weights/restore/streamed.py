@@ -25,10 +25,15 @@ from torch import Tensor, nn
 from zo.noise import NoiseKey
 from zo.weights.aliasing import storage_key
 from zo.weights.directions import Terms, uncast
-from zo.weights.offload.offloader import offload_of
-from zo.weights.offload.parameter import OffloadedParameter
-from zo.weights.parameter_owners import ParameterOwners, looked_up, parameter_owners
-from zo.weights.patching import ReplacedForward, SwappedCalls, ViewStaysError
+from zo.weights.offloaded import OffloadedParameter, offload_of
+from zo.weights.patching import (
+    ParameterOwners,
+    ReplacedForward,
+    SwappedCalls,
+    ViewStaysError,
+    looked_up,
+    parameter_owners,
+)
 from zo.weights.restore.base import RestoreError, RestorePolicy
 from zo.weights.scratch import Scratch, aligned
 from zo.weights.tensors import TrainableTensors

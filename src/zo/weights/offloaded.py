@@ -1,34 +1,31 @@
-"""Parameters whose values are not on the computing device."""
+"""Parameters whose values are not on the computing device. `zo.weights.offload` makes them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from zo.weights.patching import GuardedParameter
 
+if TYPE_CHECKING:
+    from zo.weights.offload.offloader import Offload
 
-class Owner(Protocol):
-    """The part of `Offload` that its parameters use."""
 
-    device: torch.device
+class OffloadError(RuntimeError):
+    """A file of offloaded weights was removed, changed or cannot be read; one sentence that names it."""
 
-    def whole(self, p: OffloadedParameter) -> Tensor:
-        """Returns a parameter's values in the host's memory."""
-        ...
 
-    def before_reading(self, p: Tensor) -> None:
-        """Brings a parameter's values up to date."""
-        ...
+class OffloadRefused(ValueError):
+    """The model, the method or the disk does not support offload; one sentence."""
 
 
 class OffloadedParameter(GuardedParameter):
     """A parameter whose values are not on the device; each offload makes its own subclass."""
 
-    offload: ClassVar[Owner]
+    offload: ClassVar[Offload]
 
     def whole(self) -> Tensor:
         """Returns the values in the host's memory."""
@@ -36,7 +33,7 @@ class OffloadedParameter(GuardedParameter):
 
 
 def offloaded(
-    by: Owner, model: nn.Module, values: Sequence[tuple[nn.Parameter, Tensor]]
+    by: Offload, model: nn.Module, values: Sequence[tuple[nn.Parameter, Tensor]]
 ) -> list[Any]:
     """Replaces the values of a model's parameters; returns the parameters, new objects for those on the meta device."""
     reading = staticmethod(by.before_reading)
@@ -59,3 +56,13 @@ def device_of(computing: nn.Module | Tensor) -> torch.device:
     """Returns the computing device of a parameter, or of a model's first parameter."""
     p = next(computing.parameters()) if isinstance(computing, nn.Module) else computing
     return p.offload.device if isinstance(p, OffloadedParameter) else p.device
+
+
+def offload_of(parameters: Iterable[Tensor]) -> Offload | None:
+    """Returns the offload of parameters, if there is one."""
+    return next((p.offload for p in parameters if isinstance(p, OffloadedParameter)), None)
+
+
+def gigabytes(size: int) -> str:
+    """Returns a size in GB, as text."""
+    return f"{size / 1e9:.3g} GB"
