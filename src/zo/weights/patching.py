@@ -47,17 +47,21 @@ class GuardedParameter(nn.Parameter):
         """Calls the function once the values are up to date."""
         name, of = getattr(function, "__name__", ""), getattr(function, "__self__", None)
         attribute = getattr(of, "__name__", "") if name == "__get__" else name
+        # No `with DisableTorchFunctionSubclass()`, at whose end Ctrl-C would leave it disabled.
+        disabled = torch._C._disabled_torch_function_impl
         if attribute not in METADATA:
-            with torch._C.DisableTorchFunctionSubclass():
-                found: list[Any] = [*args, *(kwargs or {}).values()]
-                while found:
-                    item = found.pop()
-                    if isinstance(item, (tuple, list)):
-                        found += item
-                    elif isinstance(item, GuardedParameter):
-                        type(item).before_reading(item)
-        # No `with`, at whose end Ctrl-C would leave it disabled.
-        return torch._C._disabled_torch_function_impl(function, kinds, args, kwargs or {})
+            disabled(cls._update, kinds, ([*args, *(kwargs or {}).values()],), {})
+        return disabled(function, kinds, args, kwargs or {})
+
+    @staticmethod
+    def _update(found: list[Any]) -> None:
+        """Brings parameters up to date, also those in tuples and lists."""
+        while found:
+            item = found.pop()
+            if isinstance(item, (tuple, list)):
+                found += item
+            elif isinstance(item, GuardedParameter):
+                type(item).before_reading(item)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
         """Returns a plain parameter of θ."""

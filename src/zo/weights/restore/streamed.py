@@ -54,8 +54,7 @@ class _Unreadable(nn.Parameter):
         cls, function: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Raises RestoreError where the function returns tensors or values."""
-        with torch._C.DisableTorchFunctionSubclass():
-            found = function(*args, **(kwargs or {}))
+        found = torch._C._disabled_torch_function_impl(function, kinds, args, kwargs or {})
         parts = found if isinstance(found, (tuple, list)) else (found,)
         gives = any(isinstance(part, Tensor) for part in parts) and function.__name__ not in MARKS
         if gives or function.__name__ in VALUES:
