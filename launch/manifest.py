@@ -31,6 +31,7 @@ from zo.config.arms import Line, SweeperConfig
 from zo.config.command_line import CommandLine, value_of
 from zo.config.composition import parse
 from zo.config.identity import id_of, identity, input_files
+from zo.lm.baselines import ZeroShotConfig
 from zo.record.appender import Appender
 from zo.run.multirun import OF_NO_RUN
 
@@ -41,6 +42,9 @@ COORDINATES = ("model", "task", "optimizer", "precision", "seed", "lr")
 PLAIN = (*COORDINATES, "lr_index")
 CHANGING = ("run_id", "steps", "inputs", "settings", "command", "written")
 """What may differ between two lines of one cell."""
+
+OF_METHOD = ("optimizer.", "lr=", "lr_index=", "steps=")
+"""Beginnings of overrides that the untrained model does not take."""
 
 DIGITS = 12
 Cell = dict[str, Any]
@@ -68,10 +72,8 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
         runs[name] = cfg
         given = {key: value_of(cfg, key) for key in dict.fromkeys((*asked.swept, *of_lines))}
         given = {key: value for key, value in given.items() if value is not None}
-        of_file = {}
-        if "optimizer" in given and cfg.optimizer.file:  # a method of one's own is typed so
-            of_file = {"optimizer": cfg.optimizer.file}
-        varied = [key for key in given if key in asked.swept or key in own]
+        untrained = isinstance(cfg.optimizer, ZeroShotConfig) and not asked.sweep
+        varied = [] if untrained else [key for key in given if key in asked.swept or key in own]
         lines[name] = {
             "sweep": sweep,
             "run_id": name,
@@ -82,7 +84,7 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
             **(_of_arm(sweeper, line) if line else {}),
             "inputs": {key: digest.rpartition(":")[2][:DIGITS] for key, digest in files.items()},
             "settings": _digest(decisive, (*varied, *changed, *files)),
-            "command": _command(asked, given | of_file),
+            "command": _command(asked, cfg, given),
         }
     found = list(lines.values()) if sweep else []
     if not asked.sweep:
@@ -136,10 +138,16 @@ def _changed(asked: CommandLine, known: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _command(asked: CommandLine, given: Mapping[str, Any]) -> str:
+def _command(asked: CommandLine, cfg: RunConfig, given: Mapping[str, Any]) -> str:
     """Returns what makes one cell: what was typed, with its own values."""
     values = {key: v if isinstance(v, str) else json.dumps(v) for key, v in given.items()}
     words = {override.partition("=")[0]: override for override in asked.overrides}
+    if "optimizer" in given and cfg.optimizer.file:
+        values["optimizer"] = cfg.optimizer.file
+    elif isinstance(cfg.optimizer, ZeroShotConfig) and not asked.sweep:
+        words = {key: word for key, word in words.items() if not word.startswith(OF_METHOD)}
+        values = {key: word for key, word in values.items() if key in words and key != "optimizer"}
+        values["optimizer"] = cfg.optimizer.name
     fixed = [
         word for key, word in words.items() if key not in values and not key.startswith("hydra")
     ]

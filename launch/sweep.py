@@ -1,8 +1,8 @@
 """A sweep's runs, and where each of them stands: what the disk, the lock and the queue say together."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ from launch import read_json, stderr
 from launch.manifest import Cell, manifest
 from launch.records import Record, written_since_given
 from zo.config import RunConfig, command_line
+from zo.config.arms import Line
 from zo.config.command_line import CommandLine
+from zo.lm.baselines import ZeroShotConfig
 from zo.run.multirun import set_group
 from zo.run.store.lock import holder
 
@@ -60,6 +62,8 @@ class Sweep:
     def composed(cls, asked: CommandLine, whole: bool = False) -> "Sweep":
         """Returns the different runs of a command line; `whole`: also recorded ones."""
         known = frozenset() if whole else recorded(asked.stored_runs)
+        if len(asked.cells) > 1 and not asked.sweep:
+            asked = replace(asked, cells=[*asked.cells, *untrained(asked.cells)])
         configs = [cfg for cfg, _ in asked.cells]
         set_group(configs, asked.overrides, asked.sweep)
         group = configs[0].tracking.group if len(configs) > 1 else None
@@ -71,6 +75,24 @@ class Sweep:
     def nothing_to_do(self) -> str:
         """Says why it has no runs."""
         return f"{self.name}: all of its {self.cells} runs are recorded"
+
+
+def untrained(cells: Sequence[tuple[RunConfig, Line | None]]) -> Iterator[tuple[RunConfig, None]]:
+    """Yields a zero-shot run for each model, task and precision of typed runs, unless one was typed."""
+    places: dict[tuple[str, str, str], list[RunConfig]] = {}
+    for cfg, _ in cells:
+        key = cfg.model.name, cfg.task.name, cfg.precision.name
+        places.setdefault(key, []).append(cfg)
+    for first, *others in places.values():
+        if all(
+            cfg.steps != 0 and not isinstance(cfg.optimizer, ZeroShotConfig)
+            for cfg in (first, *others)
+        ):
+            tracking = replace(first.tracking)
+            yield (
+                replace(first, optimizer=ZeroShotConfig(), steps=0, lr=0.0, tracking=tracking),
+                None,
+            )
 
 
 def recorded(path: Path | None) -> frozenset[str]:

@@ -52,7 +52,7 @@ def merge(parts: Sequence[Frames]) -> Frames:
     runs = pd.concat([part.runs for part in parts], ignore_index=True)
     runs = runs.drop_duplicates("run_id").sort_values("run_id", ignore_index=True)
     histories = [part.history for part in reversed(parts)]
-    rows = {run_id: history.rows(run_id) for history in histories for run_id in history.run_ids}
+    rows = {run_id: own for history in histories for run_id, own in history.rows.items()}
     unidentified = tuple(path for part in parts for path in part.unidentified)
     lines = [line for part in parts for line in part.lines]
     return Frames(runs, History(rows), unidentified, lines, replaced)

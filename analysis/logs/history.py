@@ -27,7 +27,7 @@ class History:
     """
 
     def __init__(self, rows: Mapping[str, Sequence[Rows]]):
-        self._rows = {run_id: tuple(rows[run_id]) for run_id in sorted(rows)}
+        self.rows = {run_id: tuple(rows[run_id]) for run_id in sorted(rows)}
 
     @classmethod
     def of_frame(cls, frame: pd.DataFrame) -> "History":
@@ -35,15 +35,6 @@ class History:
         groups = frame.groupby("run_id", sort=False)
         parts = {str(run_id): rows.drop(columns="run_id") for run_id, rows in groups}
         return cls({run_id: [pa.Table.from_pandas(rows)] for run_id, rows in parts.items()})
-
-    def rows(self, run_id: str) -> tuple[Rows, ...]:
-        """The rows of a run's fragments, as given."""
-        return self._rows[run_id]
-
-    @property
-    def run_ids(self) -> list[str]:
-        """The runs, sorted."""
-        return list(self._rows)
 
     def one(self, run_id: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """The rows of one run, each step once; none of a run that nobody knows.
@@ -56,7 +47,7 @@ class History:
             `run_id`, `step` (int64), then the columns as asked, or in alphabetical order; sorted by step. NaN where a
             row lacks a key. Of two rows of one step the later fragment's stays.
         """
-        parts = [_read(rows, columns) for rows in self._rows.get(run_id, ())]
+        parts = [_read(rows, columns) for rows in self.rows.get(run_id, ())]
         empty = pd.DataFrame({STEP: pd.Series(dtype="int64")})
         frame = pd.concat([p for p in parts if len(p)] or [*parts, empty][:1], ignore_index=True)
         if not (frame[STEP].is_monotonic_increasing and frame[STEP].is_unique):
@@ -67,11 +58,9 @@ class History:
 
 def _read(rows: Rows, columns: Sequence[str] | None) -> pd.DataFrame:
     names = rows.column_names if isinstance(rows, pa.Table) else pq.read_schema(rows).names
-    asked = {*names} if columns is None else {*columns}
-    wanted = [STEP, *(key for key in sorted(names) if key != STEP and key in asked)]
-    if isinstance(rows, pa.Table):
-        return rows.select(wanted).to_pandas()
-    return pq.read_table(rows, columns=wanted).to_pandas()
+    wanted = [key for key in sorted(names) if columns is None or key in (STEP, *columns)]
+    table = rows if isinstance(rows, pa.Table) else pq.read_table(rows, columns=wanted)
+    return table.select(wanted).to_pandas()
 
 
 def evaluations(history: pd.DataFrame, by: str = "accuracy") -> pd.DataFrame:

@@ -132,7 +132,8 @@ def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
 
     columns: dict[str, Column] = {
         "method": lambda row: (
-            BEST * (settings and row["best_setting"]) + method_label(row["method"])
+            BEST * (settings and row["best_setting"] and row["method"] not in UNTRAINED)
+            + method_label(row["method"])
         ),
         **_names(frame),
         "lr": lambda row: _cell(row, "lr", "g", notes=tuple(_rate_notes(row))),
@@ -322,9 +323,7 @@ def _caption(trials: Trials, several_seeds: bool) -> Iterator[str]:
     runs = trials.runs
     yield CAPTION
     if trials.typed:
-        said = " `optimizer=zero_shot` adds the untrained model."
-        untrained = (trials.table["method"] == ZERO_SHOT).any()
-        yield "majority: the largest class of the test examples." + said * (not untrained)
+        yield "majority: the largest class of the test examples."
     if several_seeds:
         yield SEEDS
     yield foot(f"{len(runs)} runs of {trials.sweep}", runs)

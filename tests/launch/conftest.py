@@ -14,7 +14,7 @@ register()
 
 @pytest.fixture
 def grid(reviews_csv, tmp_path):
-    """Overrides of four runs in a directory of their own."""
+    """Overrides of four runs in a directory of their own; the fifth is the untrained model's."""
     keys = ("steps=2", "eval_every=2", "lr=1e-4", "threads=1", "optimizer=mezo,bszo", "seed=0,1")
     return [*small_task(reviews_csv), *keys, f"out={tmp_path / 'out'}"]
 
@@ -26,7 +26,8 @@ def changed(overrides, *others):
 
 @pytest.fixture
 def runs(grid):
-    return Sweep.of(grid).runs
+    """The four runs that train."""
+    return Sweep.of(grid).runs[:4]
 
 
 def note(run, status, **more):

@@ -18,14 +18,33 @@ from zo.config import ConfigError, command_line
 
 def test_a_line_tells_a_cell_from_the_others_and_has_the_command_that_makes_it_alone(grid, runs):
     sweep = Sweep.of(grid)
-    assert [line["run_id"] for line in sweep.manifest] == [run.run_id for run in runs]
-    line = sweep.manifest[2]
+    assert [line["run_id"] for line in sweep.manifest[:4]] == [run.run_id for run in runs]
+    line, untrained = sweep.manifest[2], sweep.manifest[4]
     assert (line["optimizer"], line["seed"], line["variant"]) == ("bszo", 0, {})
     assert line["inputs"].keys() == {"task.data_files.train"}
-    (alone,) = command_line.read(line["command"].split()[2:]).cells
-    assert alone[0].optimizer == runs[2].cfg.optimizer
+    (alone,) = Sweep.of(line["command"].split()[2:]).runs
+    assert alone.cfg.optimizer == runs[2].cfg.optimizer
+    (alone,) = Sweep.of(untrained["command"].split()[2:]).runs
+    assert alone.run_id == untrained["run_id"] == sweep.runs[4].run_id
     logged = json.loads(runs[2].cfg.tracking.cell)
     assert logged.items() <= line.items(), "W&B has the line, too"
+
+
+@pytest.mark.parametrize(
+    ("typed", "added"),
+    [
+        (["lr=1e-4,1e-3", "optimizer.k=3", "seed=1,2"], 1),
+        (["task=rotten_tomatoes,sst2", "optimizer=mezo"], 2),
+        (["optimizer=zero_shot,mezo"], 0),
+        (["steps=0", "seed=1,2"], 0),
+        (["lr=1e-4"], 0),
+        (["sweep=table5_a"], 0),
+    ],
+)
+def test_typed_runs_have_one_of_the_untrained_model_for_each_task(typed, added):
+    sweep, asked = Sweep.of(typed), command_line.read(typed, multirun=True)
+    assert sweep.cells == len(asked.cells) + added
+    assert {run.kind[2] for run in sweep.runs[len(sweep.runs) - added :]} <= {"zero_shot"}
 
 
 def test_what_was_typed_beside_a_sweeps_file_is_no_cell_of_the_file():

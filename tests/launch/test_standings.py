@@ -45,13 +45,14 @@ def test_status_shows_a_row_per_method_and_lists(grid, runs, capsys):
         "model precision method tasks runs collapsed failed missing ms/step hours left",
         "reviews-tiny fp32 mezo rotten_tomatoes 2 1 · 1 ? ?",
         "reviews-tiny fp32 bszo rotten_tomatoes 2 · 1 1 ? ?",
-        "3 runs left: 3 runs of unknown step time (python -m launch.status --step-ms N)",
-        "1 of 4 runs done: 1 collapsed, 1 failed, 2 missing",
+        "reviews-tiny fp32 zero_shot rotten_tomatoes 1 · · 1 ? 0",
+        "4 runs left: 3 runs of unknown step time (python -m launch.status --step-ms N)",
+        "1 of 5 runs done: 1 collapsed, 1 failed, 3 missing",
     ]
     assert status.main([*grid, "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("  loss is nan at step 7")
-    assert len(lines) == 4 + 5
+    assert len(lines) == 5 + 6
 
 
 def test_a_run_in_progress_is_listed_with_step_loss_and_hours_left(grid, runs, capsys):
@@ -71,6 +72,7 @@ def test_hours_are_steps_times_the_papers_time_and_say_so(capsys, tmp_path):
     assert [" ".join(line.split()[-4:]) for line in capsys.readouterr().out.splitlines()[1:-1]] == [
         "1 1 464.2* 0.5",  # 3,600 steps of 464.2 ms
         "1 1 440.5* 0.4",
+        "1 1 ? 0",
         "H200; --step-ms gives another",
         "at most 0.9 hours",
     ]

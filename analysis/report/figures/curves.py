@@ -146,7 +146,10 @@ def rates(trials: Trials) -> Figure | None:
     if ended.empty or ended.groupby(["panel", "method"])["lr"].nunique().max() < 2:
         return None
     series = [
-        line for _, rows in trials.table.groupby("panel", sort=False) for line in _rate_series(rows)
+        line
+        for _, rows in trials.table.groupby("panel", sort=False)
+        if (~rows["method"].isin(UNTRAINED)).any()
+        for line in _rate_series(rows)
     ]
     seeds = int(ended.groupby(["panel", "method", "lr"])["run_id"].nunique().max())
     said = "Test accuracy at the step of best validation accuracy, which chooses the rate."

@@ -172,7 +172,7 @@ def test_only_changed_files_are_read_again(
     for _ in ("read and kept", "kept"):
         frames = load([logs], cache_dir=tmp_path / "kept")
         pd.testing.assert_frame_equal(frames.runs, fresh.runs)
-        for run_id in fresh.history.run_ids:
+        for run_id in fresh.history.rows:
             kept, wanted = (one.history.one(run_id) for one in (frames, fresh))
             pd.testing.assert_frame_equal(kept, wanted)
     assert len(read) == 2 * len(fresh.runs)

@@ -57,7 +57,7 @@ def text() -> str:
     bszo = runs[(runs["group"] == "table4") & (runs["optimizer.name"] == "bszo")].iloc[[0, 0, 0]]
     single = bszo.assign(run_id=list(SINGLE), group="", exit_code=list(SINGLE.values()))
     single["status"] = ["finished", "unfinished", "unfinished"]
-    source = frames.history._rows
+    source = frames.history.rows
     rows = {**source, **dict.fromkeys(SINGLE, source[bszo["run_id"].iloc[0]])}
     both = Frames(pd.concat([runs, single], ignore_index=True), History(rows), ())
     return report(Material(both, both, fill(cells, both.runs), printed_numbers.load()))
