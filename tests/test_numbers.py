@@ -271,7 +271,7 @@ SETTINGS = {
     README: [
         *(
             "Python 3.11",
-            "about 3.5 GB on Linux, about 0.3 GB",
+            "about 3.5 GB on Linux, 0.3 GB",
             "opt-1.3b",
             "all 15 runs",
             "loss of 0.56",
