@@ -143,7 +143,7 @@ def test_the_notebook_of_a_first_run_runs(tmp_path, monkeypatch):
     paths = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=300, resources=paths).execute()
     told = [output.get("text", "") for c in notebook.cells for output in c.get("outputs", [])]
-    assert any("4 of 4 runs ended, 0 failed" in text for text in told)
+    assert any("5 of 5 runs ended, 0 failed" in text for text in told)
     assert notebook.cells[-2]["outputs"][0]["data"]["text/plain"] == "True"
 
 

@@ -69,7 +69,7 @@ def test_a_run_imports_the_modules_that_it_uses(tmp_path):
     [
         (["-m", "optimizer=mezo,bszo", "optimizer.eps=-1"], 2, PROBLEM),
         (["model.path=/no/such"], 2, "model.path: there is no file or directory /no/such"),
-        (["-m", "task.path=/no/such", "seed=0,1"], 1, "0 of 2 runs ended, 2 failed"),
+        (["-m", "task.path=/no/such", "seed=0,1"], 1, "0 of 3 runs ended, 3 failed"),
         (["--cfg", "job"], 0, "name: bszo"),
         (["--help"], 0, "Groups"),
         (["-sc", "query=bash"], 0, "optimizer=bszo"),

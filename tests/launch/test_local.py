@@ -48,12 +48,12 @@ def test_ctrl_c_while_the_process_of_the_runs_starts_stops_it(grid, monkeypatch)
 def test_detached_runs_go_on_without_the_submitter_and_are_not_submitted_twice(grid, capsys):
     pair = changed(grid, "seed=0")
     runs = Sweep.of(pair).runs
-    assert submit.main([*pair, "hydra/launcher=local"]) == 0  # one at once: the other one waits
-    assert "2 runs: 2 missing; 2 submitted" in capsys.readouterr().out
+    assert submit.main([*pair, "hydra/launcher=local"]) == 0  # one at once: the others wait
+    assert "3 runs: 3 missing; 3 submitted" in capsys.readouterr().out
     assert set(states(runs)) <= {"queued", "running", "finished"}
     assert submit.main([*pair, "hydra/launcher=local"]) == 0
     assert "; 0 submitted" in capsys.readouterr().out
-    wait_for(lambda: states(runs) == ["finished"] * 2, "both to finish")
+    wait_for(lambda: states(runs) == ["finished"] * 3, "all to finish")
     assert status.main(pair) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "2 of 2 runs done: 2 finished"
-    assert [attempts(run) for run in runs] == [1, 1]
+    assert capsys.readouterr().out.splitlines()[-1] == "3 of 3 runs done: 3 finished"
+    assert [attempts(run) for run in runs] == [1, 1, 1]

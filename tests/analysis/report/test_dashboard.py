@@ -19,7 +19,7 @@ def test_every_key_is_logged_by_real_runs(tmp_path: Path) -> None:
     command = [sys.executable, "train.py", *asked, f"out={tmp_path}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     frames = load([tmp_path], cache_dir=None)
-    assert len(frames.runs) == 4, done.stderr[-2000:]
+    assert len(frames.runs) == 5, done.stderr[-2000:]
     logged = {key for one in frames.runs["run_id"] for key in frames.history.one(one)}
     written = dashboard.make("me", "zo", tmp_path / "dashboard")
     text = "".join(path.read_text() for path in written)
