@@ -236,7 +236,7 @@ class BackpropConfig(MethodConfig):
 
 @dataclass(kw_only=True)
 class AdamConfig(BackpropConfig):
-    """Settings of Adam.
+    """Settings of Adam by backpropagation; torch's defaults.
 
     Attributes:
         beta1: β₁ in [0, 1).
@@ -254,7 +254,7 @@ class AdamConfig(BackpropConfig):
 
 @dataclass(kw_only=True)
 class SGDConfig(BackpropConfig):
-    """Settings of SGD.
+    """Settings of SGD by backpropagation.
 
     Attributes:
         momentum: μ in [0, 1).
