@@ -1,8 +1,13 @@
 """The best step's predictions: a file in the run's directory, F1 and the confusion matrix of its summary."""
 
+import csv
+import hashlib
+import io
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from zo.lm.scoring.candidates import Evaluation
 from zo.run.assembly import Session
 from zo.run.store import atomic
 from zo.run.totals import Best, Summary
@@ -20,32 +25,57 @@ def rounded(probabilities: list[float]) -> list[float]:
     return [round(p, DIGITS) for p in probabilities]
 
 
-def write(directory: Path, best: Best, session: Session) -> None:
-    """Writes the best step's predictions as a table; nothing before an evaluation."""
-    if best.step < 0 or not (stored := best.predictions())["test"]:
-        return
+def write(directory: Path, found: Mapping[str, Evaluation], session: Session) -> str:
+    """Writes an evaluation's predictions as a table, on process 0.
+
+    Args:
+        directory: The run's.
+        found: The evaluation of each split, `test` first.
+        session: Has the splits' examples.
+
+    Returns:
+        The file's digest, by which the evaluation's row knows it.
+    """
     examples: list[Example] = []
     added: dict[str, list[Any]] = {
         key: [] for key in ("split", "label", "predicted", "probability")
     }
-    for split, short in (("test", "test"), ("validation", "val")):
-        of = session.examples[split]
-        names = [names_of(session.task, example) for example in of]
-        examples += of
-        added["split"] += [split] * len(of)
-        added["label"] += [n[e.label] for n, e in zip(names, of, strict=True)]
-        added["predicted"] += [n[i] for n, i in zip(names, stored[split], strict=True)]
-        added["probability"] += best.probabilities(short) or [""] * len(of)
-    atomic.replace(directory / TABLE, table(session.task, examples, added))
+    for split, of in found.items():
+        names = [names_of(session.task, example) for example in session.examples[split]]
+        examples += session.examples[split]
+        added["split"] += [split] * len(names)
+        labels = [example.label for example in session.examples[split]]
+        added["label"] += [n[i] for n, i in zip(names, labels, strict=True)]
+        added["predicted"] += [n[i] for n, i in zip(names, of.predictions, strict=True)]
+        added["probability"] += rounded(of.probabilities) or [""] * len(names)
+    text = table(session.task, examples, added)
+    if session.processes.leads:
+        atomic.replace(directory / TABLE, text)
+    return _digest(text)
+
+
+def restore(directory: Path, best: Best, session: Session, say: Callable[[str], None]) -> None:
+    """Gives the best evaluation of earlier attempts its predictions on the test split, or says that they are gone."""
+    if "best/predictions" not in best.row:
+        return
+    path = directory / TABLE
+    text = path.read_bytes().decode() if path.exists() else ""
+    if best.row["best/predictions"] != _digest(text):
+        say(f"{path} has not the predictions of step {best.step}, the best so far")
+        return
+    rows = [row for row in csv.DictReader(io.StringIO(text, newline="")) if row["split"] == "test"]
+    for row, example in zip(rows, session.examples["test"], strict=True):
+        names = names_of(session.task, example)
+        right = row["predicted"] == names[example.label]  # names may repeat
+        best.predictions.append(example.label if right else names.index(row["predicted"]))
 
 
 def figures(best: Best, session: Session) -> Summary:
     """Returns F1, balanced accuracy and the confusion matrix of the test split; nothing if classes differ by row."""
     names = class_names(session.task)
-    if best.step < 0 or names is None:
+    if not best.predictions or names is None:
         return {}
-    predicted = best.predictions()["test"]
-    found = Confusion.of([e.label for e in session.test], predicted, len(names))
+    found = Confusion.of([e.label for e in session.test], best.predictions, len(names))
     return {
         "best/test_macro_f1": found.macro_f1,
         "best/test_balanced_accuracy": found.balanced_accuracy,
@@ -61,3 +91,7 @@ def lines(summary: Summary) -> list[str]:
         return []
     confusion = Confusion(summary["best/test_confusion"])
     return [confusion.described(summary["test/classes"])]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

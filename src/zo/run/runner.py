@@ -211,14 +211,13 @@ def _make(
         if not processes.leads:
             return train(cfg, session, journal, totals)
         journal.log = log = _open_log(cfg, directory, session, rows)
-        predictions.write(directory, totals.best, session)
+        predictions.restore(directory, totals.best, session, progress.say)
         try:
             summary = train(cfg, session, journal, totals)
             log.sync()
         except BaseException:
             log.abandon()
             raise
-    predictions.write(directory, totals.best, session)
     if cfg.optimizer.replays and totals.made:
         atomic.replace(directory / TRAJECTORY, trajectory_of(directory).encode())
     log.finish(summary)
