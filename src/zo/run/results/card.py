@@ -23,9 +23,8 @@ TEMPLATE = Path(__file__).parents[2] / "assets" / "model_card.md.jinja"
 def card(cfg: RunConfig, step: int, run: Path | None, weights: str, whole: bool) -> str:
     """Returns the text, of a step's `whole` model or its adapter; `weights` is the hash of the trained tensors."""
     path = cfg.model.path
-    head: dict[str, Any] = {} if package_files.is_path(path) else {"base_model": path}
-    head["library_name"] = "transformers" if whole else "peft"
-    head["tags"] = ["zeroth-order", cfg.optimizer.name]
+    base = {} if package_files.is_path(path) else {"base_model": path}
+    library, tags = "transformers" if whole else "peft", ["zeroth-order", cfg.optimizer.name]
     settings = {k: v for k, v in flat(identity_settings(cfg)).items() if v not in (None, "", [])}
     versions = (f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers"))
     facts = {**settings, "step": f"{step} of at most {cfg.steps}", "trained tensors": weights}
@@ -33,7 +32,7 @@ def card(cfg: RunConfig, step: int, run: Path | None, weights: str, whole: bool)
     facts["exported with"] = ", ".join([f"commit {provenance.git_revision()}", *versions])
     text = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), keep_trailing_newline=True)
     return text.render(
-        head=yaml.safe_dump(head, sort_keys=False),
+        head=yaml.safe_dump({**base, "library_name": library, "tags": tags}, sort_keys=False),
         title=describe(cfg),
         facts={what: _cell(what, value) for what, value in facts.items()},
         kind=f"AutoModelFor{CLASSES[cfg.model.kind]}",
