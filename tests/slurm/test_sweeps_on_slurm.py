@@ -32,11 +32,11 @@ def test_one_of_a_packed_jobs_runs_fails_without_the_others_and_is_made_again(sw
     lost.mkdir(parents=True)  # a file cannot be written there
     output, _ = process.communicate(timeout=400)
     assert process.returncode == 1, output
-    assert output.splitlines()[-1] == "3 runs: 2 finished, 1 failed"
+    assert output.splitlines()[-1] == "4 runs: 3 finished, 1 failed"
     assert re.search(f"failed: IsADirectoryError: .*, see {lost.parent}", output)
     assert "Traceback" in (lost.parent / "error.txt").read_text()
     jobs = [json.loads((run.directory / "job.json").read_text()) for run in runs]
-    assert [job["index"] for job in jobs] == [0, 0, 1]
+    assert [job["index"] for job in jobs] == [0, 0, 1, 1]
     heads = [(run.directory / "log.txt").read_text() for run in runs[:2]]
     devices = [DEVICE.match(head).group(1) for head in heads]
     assert devices[0] == devices[1]  # two runs of a job share its GPU
@@ -51,8 +51,8 @@ def test_one_of_a_packed_jobs_runs_fails_without_the_others_and_is_made_again(sw
     process, _ = started(grid)
     output, _ = process.communicate(timeout=400)
     assert process.returncode == 0, output
-    assert "3 runs: 2 finished, 1 failed; 1 submitted" in output
-    assert output.splitlines()[-1] == "3 runs: 3 finished"
+    assert "4 runs: 3 finished, 1 failed; 1 submitted" in output
+    assert output.splitlines()[-1] == "4 runs: 4 finished"
 
 
 def test_jobs_go_on_when_the_submitter_is_stopped(sweep):
