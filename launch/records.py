@@ -1,8 +1,11 @@
-"""What submitting leaves with a run, `job.json`: which job it was given to, so that it is not given to a second one."""
+"""What submitting leaves: `job.json` with each run, so that it is not given to a second job, and paths of stderr.
+
+`.submit/NAME.json` beside the runs says where the jobs of a submission write their stderr.
+"""
 
 import shutil
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,6 +14,9 @@ from zo.run.store.atomic import replace_json
 from zo.run.store.lock import holder
 
 NAME = "job.json"
+SETUP_FAILED = "hydra.launcher.setup failed"
+LAST_LINES = 3
+"""Of a job's stderr."""
 
 
 class QueueError(LaunchError):
@@ -50,16 +56,15 @@ class Record:
         Raises:
             QueueError: If SLURM cannot be asked about one of them.
         """
-        on_slurm = {record for record in records if record.launcher == "slurm"}
-        local = {record.name for record in records if record.launcher != "slurm"}
-        held = {name for name in local if holder(Path(name)) is not None}
-        taken = held if ask_queue else held | {record.name for record in on_slurm}
-        found = {r: f"{r.launcher} job {r.name}" for r in records if r.name in taken}
-        if ask_queue and on_slurm:
-            jobs = queue(sorted({record.name for record in on_slurm}))
-            places = {record: (record.name, record.index) for record in on_slurm}
-            found |= {r: f"slurm job {jobs[at]}" for r, at in places.items() if at in jobs}
-        return found
+        on_slurm = {record.name for record in records if record.launcher == "slurm"}
+        local = {record.name for record in records} - on_slurm
+        alive = {name for name in local if holder(Path(name)) is not None}
+        jobs = queue(sorted(on_slurm)) if ask_queue and on_slurm else {}
+        alive |= set() if ask_queue else on_slurm
+        found = {
+            r: f"slurm job {jobs[r.name, r.index]}" for r in records if (r.name, r.index) in jobs
+        }
+        return found | {r: f"{r.launcher} job {r.name}" for r in records if r.name in alive}
 
 
 def written_since_given(directory: Path, name: str) -> bool:
@@ -82,3 +87,27 @@ def queue(names: list[str]) -> dict[tuple[str, int], str]:
         raise QueueError(f"squeue says: {done.stderr.strip() or done.returncode}")
     rows = (line.split("|") for line in done.stdout.split())
     return {(name, int(index) if index.isdigit() else 0): job for job, name, index in rows}
+
+
+def note_stderr(out: Path, submission: str, paths: Sequence[Path]) -> None:
+    """Notes where the jobs of a submission write their stderr, in the order of their array."""
+    replace_json(out / ".submit" / f"{submission}.json", {"stderr": [str(path) for path in paths]})
+
+
+def early_death(directory: Path, record: Record) -> str | None:
+    """Returns the last lines and path of the stderr of a run's job if the job died before Python; it has ended.
+
+    A cancelled job did not die.
+    """
+    try:
+        noted = read_json(directory.parent / ".submit" / f"{record.name}.json")
+        path = Path(noted["stderr"][record.index])
+        text = path.read_text(errors="replace", encoding="utf-8")
+    except (KeyError, FileNotFoundError):  # not on SLURM, or never started
+        return None
+    lines = [line for line in text.splitlines() if line.strip()][-LAST_LINES:]
+    last = lines[-1] if lines else ""
+    started = written_since_given(directory, "log.txt") and not last.startswith(SETUP_FAILED)
+    if started or ("CANCELLED AT" in last and "TIME LIMIT" not in last):
+        return None
+    return f"the job died before it ran: {' | '.join(lines) or 'it printed nothing'}, see {path}"

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from launch import LaunchError, python_path, stderr
+from launch import LaunchError, python_path
 from launch.job import Job
 from launch.profile import SlurmProfile
+from launch.records import SETUP_FAILED, note_stderr
 
 SAME = (
     *("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "nodes"),
@@ -21,6 +22,12 @@ SAME = (
 
 MEM_PER_UNIT = {"mem-per-cpu", "mem-per-gpu"}
 """Options of sbatch that exclude its mem."""
+
+TRAP = (
+    """trap 'code=$?; if [ ${#BASH_SOURCE[@]} = 1 ]; then """
+    f"""echo "{SETUP_FAILED} (exit status $code): $BASH_COMMAND" >&2; exit $code; fi' ERR"""
+)
+"""Ends a job's script at a command of its own that fails; commands in functions and sourced files may fail."""
 
 
 def check() -> None:
@@ -61,7 +68,7 @@ def submit(groups: Sequence[Sequence[Path]], profile: SlurmProfile, name: str) -
         # Submitit names the jobs' files after sbatch has taken the jobs
         with ctrl_c_waits(), environment_variables(**profile.environment):
             jobs = executor.submit_array([Job([str(path) for path in group]) for group in groups])
-            stderr.note(groups[0][0].parent, name, [job.paths.stderr for job in jobs])
+            note_stderr(groups[0][0].parent, name, [job.paths.stderr for job in jobs])
     except FailedJobError as error:
         reasons = [line for line in str(error).splitlines() if line.startswith("sbatch: error")]
         raise LaunchError("\n".join(reasons) or str(error)) from None
@@ -104,6 +111,6 @@ def _parameters(profile: SlurmProfile) -> dict[str, Any]:
         "mem": None if mem is None else f"{round(1024 * mem)}M",
         "wckey": None,  # Submitit's own is "submitit", which clusters that check the key refuse
         "time": profile.timeout_min,
-        "setup": [*keep, stderr.TRAP, *profile.setup, "trap - ERR", path, *restore],
+        "setup": [*keep, TRAP, *profile.setup, "trap - ERR", path, *restore],
         "additional_parameters": {"requeue": True, **profile.sbatch},
     }

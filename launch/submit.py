@@ -14,8 +14,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -27,7 +27,6 @@ from launch.profile import LocalProfile, Profile, SlurmProfile, profile_of, regi
 from launch.records import Record
 from launch.status import hours_left
 from launch.sweep import Run, Standing, Sweep, counted, standings
-from launch.watch import Board
 from zo import config
 from zo.config import ConfigError, Problem, command_line
 from zo.config.command_line import CommandLine
@@ -85,7 +84,11 @@ class Submission:
         out = Path(self.sweep.runs[0].cfg.out).absolute()
         if (problem := command_line.directory_problem(str(out))) is not None:
             raise ConfigError([problem])
-        with alone(out):
+        directory = out / ".submit"
+        directory.mkdir(parents=True, exist_ok=True)
+        if (other := holder(directory)) is not None:
+            print(f"waiting for another submitter: {other}", file=sys.stderr)
+        with held(directory, patience_s=-1):
             chosen, before = self.choose(retry_failed, limit)
             manifest.write(self.sweep.manifest, out)
             if chosen:
@@ -119,42 +122,6 @@ class Submission:
         with suppress(KeyboardInterrupt):  # a second one does not wait
             self.process.wait()
         return INTERRUPTED
-
-
-def submit_and_watch(asked: CommandLine, sweep: Sweep) -> int:
-    """Submits what is not finished, also what failed before, and shows how it goes until nothing waits or runs.
-
-    This is `train.py -m ... hydra/launcher=...`. On SLURM the jobs go on if this process ends; Ctrl-C ends local runs.
-
-    Returns:
-        Exit status: 0 if all runs finished, 1 if not, 2 for bad input, 130 after Ctrl-C, 143 if it stopped local runs.
-    """
-    board = None
-    try:
-        submission = Submission(asked, sweep)
-        board = Board(submission.sweep, submission.on_slurm)
-        submission.give(retry_failed=True)
-        with board.bar:
-            return board.until_done()
-    except UNUSABLE as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:  # at any moment: between sbatch and the first look, too
-        if board is not None:
-            return board.interrupted(submission.stop())
-        print("Nothing was submitted", file=sys.stderr)
-        return CTRL_C
-
-
-@contextmanager
-def alone(out: Path) -> Iterator[None]:
-    """Keeps other submitters to an output directory waiting while the body runs."""
-    directory = out / ".submit"
-    directory.mkdir(parents=True, exist_ok=True)
-    if (other := holder(directory)) is not None:
-        print(f"waiting for another submitter: {other}", file=sys.stderr)
-    with held(directory, patience_s=-1):
-        yield
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from launch import read_json, stderr
+from launch import read_json
 from launch.manifest import Cell, manifest
-from launch.records import Record, written_since_given
+from launch.records import Record, early_death, written_since_given
 from zo.config import RunConfig, command_line
-from zo.config.arms import Line
 from zo.config.command_line import CommandLine
 from zo.lm.baselines import ZeroShotConfig
 from zo.run.multirun import set_group
@@ -63,7 +62,8 @@ class Sweep:
         """Returns the different runs of a command line; `whole`: also recorded ones."""
         known = frozenset() if whole else recorded(asked.stored_runs)
         if len(asked.cells) > 1 and not asked.sweep:
-            asked = replace(asked, cells=[*asked.cells, *untrained(asked.cells)])
+            added = [(cfg, None) for cfg in untrained([cfg for cfg, _ in asked.cells])]
+            asked = replace(asked, cells=[*asked.cells, *added])
         configs = [cfg for cfg, _ in asked.cells]
         set_group(configs, asked.overrides, asked.sweep)
         group = configs[0].tracking.group if len(configs) > 1 else None
@@ -77,22 +77,19 @@ class Sweep:
         return f"{self.name}: all of its {self.cells} runs are recorded"
 
 
-def untrained(cells: Sequence[tuple[RunConfig, Line | None]]) -> Iterator[tuple[RunConfig, None]]:
+def untrained(configs: Sequence[RunConfig]) -> Iterator[RunConfig]:
     """Yields a zero-shot run for each model, task and precision of typed runs, unless one was typed."""
-    places: dict[tuple[str, str, str], list[RunConfig]] = {}
-    for cfg, _ in cells:
-        key = cfg.model.name, cfg.task.name, cfg.precision.name
-        places.setdefault(key, []).append(cfg)
-    for first, *others in places.values():
-        if all(
-            cfg.steps != 0 and not isinstance(cfg.optimizer, ZeroShotConfig)
-            for cfg in (first, *others)
-        ):
-            tracking = replace(first.tracking)
-            yield (
-                replace(first, optimizer=ZeroShotConfig(), steps=0, lr=0.0, tracking=tracking),
-                None,
-            )
+    places: dict[tuple[str, str, str], RunConfig] = {}
+    typed = set()
+    for cfg in configs:
+        place = cfg.model.name, cfg.task.name, cfg.precision.name
+        places.setdefault(place, cfg)
+        if cfg.steps == 0 or isinstance(cfg.optimizer, ZeroShotConfig):
+            typed.add(place)
+    for place, first in places.items():
+        if place not in typed:
+            own = replace(first.tracking)
+            yield replace(first, optimizer=ZeroShotConfig(), steps=0, lr=0.0, tracking=own)
 
 
 def recorded(path: Path | None) -> frozenset[str]:
@@ -146,7 +143,7 @@ def _standing(directory: Path, record: Record | None, alive: Mapping[Record, str
         state == "failed" and written_since_given(directory, "status.json")
     ):
         return Standing("queued", queued, status)
-    if record and queued is None and (said := stderr.of_early_death(directory, record)):
+    if record and queued is None and (said := early_death(directory, record)):
         return Standing("failed", said, status)
     if state == "failed":
         lines = str(status.get("run/error", "")).strip().splitlines()

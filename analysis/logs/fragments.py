@@ -6,24 +6,23 @@ A kept fragment is one parquet file: the history as its rows, everything else as
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.logs.history import STEP, Rows
+from analysis.logs.progress import progress
 
-VERSION = 3
+VERSION = 4
 """Raised when a kept fragment means something else than before; others are then read anew."""
 
 METADATA = b"fragment"
-FORWARDS = "train/forwards"
-EVALUATION = "eval/val_accuracy"
 
 
 @dataclass
@@ -48,10 +47,6 @@ class Fragment:
     # 0 or another number; None if the process was killed or is still running
     exit_code: int | None = None
     torn_at: int | None = None  # byte at which reading stopped early; None if the file is whole
-    rows: int = 0  # number of history rows
-    last_step: int | None = None  # the largest step; None without rows
-    # forward passes so far at every evaluated step, None where they were not logged
-    forwards: dict[int, float | None] = field(default_factory=dict)
     stamp: str = ""  # what tells whether the origin has changed since it was read
     is_copy: bool = False  # whether it is W&B's copy of a run rather than a run file
     # one row per history record, in the order of the file: `step` (int64), then the logged keys in alphabetical
@@ -65,35 +60,45 @@ def status_of(summary: Mapping[str, Any]) -> str:
     return status if status in ("finished", "collapsed") else "unfinished"
 
 
-def with_history(fragment: Fragment, table: pa.Table) -> Fragment:
-    """The fragment with its rows, and what is said of a run without looking at them again."""
-    steps = table[STEP].to_numpy()
-    last = int(steps.max()) if len(steps) else None
-    rows, forwards = len(steps), _forwards(table)
-    return replace(fragment, rows=rows, last_step=last, forwards=forwards, history=table)
+def read_changed(
+    stamps: Mapping[str, str],
+    read: Callable[[str], Fragment],
+    directory: Path | None,
+    mapped: Callable[..., Iterable[Fragment]],
+    words: str,
+) -> list[Fragment]:
+    """The fragments of some origins: as they were kept, or read and kept where the origin has changed.
+
+    Each is kept as soon as it is read, so that what was interrupted goes on where it was.
+
+    Args:
+        stamps: an origin's path or id -> what changes with it.
+        read: reads one origin.
+        directory: where fragments are kept; None keeps them, with all their rows, in memory.
+        mapped: as `map`, maybe several at a time.
+        words: what a progress bar says.
+    """
+    kept = {origin: _kept(_path(directory, origin), stamp) for origin, stamp in stamps.items()}
+    stale = [origin for origin, fragment in kept.items() if fragment is None]
+    read_one = partial(_read_and_keep, read, directory)
+    fresh = mapped(read_one, stale, [stamps[origin] for origin in stale])
+    kept |= zip(stale, progress(fresh, words, len(stale)), strict=True)
+    return [fragment for fragment in kept.values() if fragment]
 
 
-def _forwards(table: pa.Table) -> dict[int, float | None]:
-    names = [key for key in (EVALUATION, FORWARDS) if key in table.column_names]
-    rows = table.select([STEP, *names]).to_pandas().reindex(columns=[STEP, EVALUATION, FORWARDS])
-    rows = rows[rows[EVALUATION].notna()]
-    values = pd.to_numeric(rows[FORWARDS], errors="coerce").tolist()
-    return {
-        step: None if value != value else value
-        for step, value in zip(rows[STEP].tolist(), values, strict=True)
-    }
-
-
-def write(fragment: Fragment, path: Path | None) -> Fragment:
-    """Keep a fragment whose rows are in memory, unless the path is None; the fragment with its rows on disk."""
+def _read_and_keep(
+    read: Callable[[str], Fragment], directory: Path | None, origin: str, stamp: str
+) -> Fragment:
+    """Read one origin, and leave its rows on disk where fragments are kept."""
+    fragment, path = replace(read(origin), stamp=stamp), _path(directory, origin)
     if path is None:
         return fragment
     assert isinstance(fragment.history, pa.Table)
     said = {k: v for k, v in asdict(replace(fragment, history=path)).items() if k != "history"}
     metadata = {METADATA: json.dumps({"version": VERSION, **said}).encode()}
     table = fragment.history.replace_schema_metadata(metadata)
-    with whole(path) as partial:
-        pq.write_table(table, partial, compression="zstd", use_dictionary=False)
+    with whole(path) as partial_file:
+        pq.write_table(table, partial_file, compression="zstd", use_dictionary=False)
     return replace(fragment, history=path)
 
 
@@ -106,22 +111,19 @@ def whole(path: Path) -> Iterator[Path]:
     partial.replace(path)
 
 
-def kept_at(directory: Path | None, key: str) -> Path | None:
-    """Where the fragment of an origin, by its path or id, is kept; None where nothing is."""
-    name = f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:24]}.parquet"
+def _path(directory: Path | None, origin: str) -> Path | None:
+    """Where the fragment of an origin is kept; None where nothing is."""
+    name = f"{hashlib.sha256(os.fsencode(origin)).hexdigest()[:24]}.parquet"
     return None if directory is None else directory / name
 
 
-def read(path: Path | None) -> Fragment | None:
-    """A kept fragment, its rows left on disk; None if there is none, or one of another version."""
-    if path is None:
-        return None
+def _kept(path: Path | None, stamp: str) -> Fragment | None:
+    """A kept fragment, its rows left on disk; None if there is none, or one of another version or state."""
     try:
-        metadata = pq.read_schema(path).metadata
+        metadata = pq.read_schema(path).metadata if path else None
     except (OSError, pa.ArrowInvalid):
         return None
     said = json.loads((metadata or {}).get(METADATA, b"{}"))
-    if said.pop("version", None) != VERSION:
+    if said.pop("version", None) != VERSION or said["stamp"] != stamp:
         return None
-    said["forwards"] = {int(step): value for step, value in said["forwards"].items()}
     return Fragment(**said, history=path)

@@ -39,7 +39,7 @@ import pandas as pd
 
 from analysis.logs import manifests
 from analysis.logs.fragments import Fragment, status_of
-from analysis.logs.history import History
+from analysis.logs.history import History, row_count
 from analysis.logs.manifests import Line
 from analysis.logs.run_file import LogError
 
@@ -48,6 +48,7 @@ FILE_COLUMNS = (
     *("run_id", "group", "status", "exit_code", "fragments", "torn", "duplicates", "started"),
     *("git_revisions", "source", "last_step", "forwards_to_best"),
 )
+FORWARDS, EVALUATION = "train/forwards", "eval/val_accuracy"
 RESULT = (
     *("run/status", "run/steps", "run/collapse_step", "best/step"),
     *("best/val_accuracy", "best/test_accuracy", "best/test_predictions"),
@@ -108,8 +109,8 @@ def merge(fragments: Iterable[Fragment]) -> Frames:
     for run_id in sorted(by_id):
         ordered = _ordered(_newest(by_id[run_id]))
         if any(fragment.identified for fragment in ordered):
-            rows.append(_run_row(run_id, ordered))
             histories[run_id] = [fragment.history for fragment in ordered]
+            rows.append(_run_row(run_id, ordered, History({run_id: histories[run_id]})))
         else:
             unidentified += [Path(fragment.place) for fragment in ordered]
     return Frames(_runs_frame(rows), History(histories), tuple(unidentified))
@@ -125,7 +126,7 @@ def _ordered(fragments: Sequence[Fragment]) -> list[Fragment]:
     """The fragments of one run without copies, so that a later one overrules an earlier one."""
     in_time = sorted(
         fragments,
-        key=lambda f: (_attempts(f), f.started, Path(f.place).parent.name, -f.rows),
+        key=lambda f: (_attempts(f), f.started, Path(f.place).parent.name, -row_count(f.history)),
     )
     files: dict[tuple[float, str], Fragment] = {}
     copies = []
@@ -145,23 +146,20 @@ def _attempts(fragment: Fragment) -> int:
     return len(attempts) if isinstance(attempts, list) else 0
 
 
-def _run_row(run_id: str, fragments: Sequence[Fragment]) -> dict[str, Any]:
+def _run_row(run_id: str, fragments: Sequence[Fragment], history: History) -> dict[str, Any]:
     """Merge the fragments of one run, in order, into its row of `runs`."""
     logged: dict[str, Any] = {}
     for fragment in fragments:
         logged |= fragment.config
-    forwards: dict[int, float | None] = {}
     for fragment in fragments:
         logged |= fragment.summary
-        forwards |= fragment.forwards
-    forwards[0], best = 0, logged.get("best/step")
+    rows = history.one(run_id, [FORWARDS, EVALUATION])
     clash = sorted(logged.keys() & set(FILE_COLUMNS))
     if clash:
         raise LogError(f"run {run_id} logs {clash[0]}, which the runs frame keeps for itself")
     revisions = [f.config.get("provenance.git_revision") for f in fragments]
     identified = [fragment for fragment in fragments if fragment.identified]
     started = min(fragment.started for fragment in identified)
-    steps = [fragment.last_step for fragment in fragments if fragment.last_step is not None]
     return {
         "run_id": run_id,
         "group": "" if identified[-1].group == NO_SWEEP else identified[-1].group,
@@ -173,13 +171,19 @@ def _run_row(run_id: str, fragments: Sequence[Fragment]) -> dict[str, Any]:
         "started": datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%dT%H:%M:%S"),
         "git_revisions": " ".join(dict.fromkeys(r for r in revisions if r)),
         "source": " ".join(sorted({fragment.source for fragment in fragments})),
-        "last_step": max(steps, default=None),
-        "forwards_to_best": None if best is None or best != best else forwards.get(int(best)),
+        "last_step": rows["step"].max() if len(rows) else None,
+        "forwards_to_best": _forwards_to(logged.get("best/step"), rows),
         **{  # lists and empty mappings as JSON text, so that a cell of the frame can be compared
             key: json.dumps(value) if isinstance(value, list | dict) else value
             for key, value in sorted(logged.items())
         },
     }
+
+
+def _forwards_to(step: float | None, rows: pd.DataFrame) -> float | None:
+    """Forward passes of training up to an evaluated step; None where the history lacks it."""
+    found = rows.loc[(rows["step"] == step) & rows[EVALUATION].notna(), FORWARDS].dropna()
+    return 0 if step == 0 else found.item() if len(found) else None
 
 
 def _duplicates(fragments: Sequence[Fragment]) -> int:

@@ -56,6 +56,11 @@ class History:
         return frame.assign(run_id=run_id).reindex(columns=["run_id", "step", *keys])
 
 
+def row_count(rows: Rows) -> int:
+    """The number of rows, without reading them."""
+    return rows.num_rows if isinstance(rows, pa.Table) else pq.read_metadata(rows).num_rows
+
+
 def _read(rows: Rows, columns: Sequence[str] | None) -> pd.DataFrame:
     names = rows.column_names if isinstance(rows, pa.Table) else pq.read_schema(rows).names
     wanted = [key for key in sorted(names) if columns is None or key in (STEP, *columns)]

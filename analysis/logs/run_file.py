@@ -20,7 +20,7 @@ import pandas as pd
 import pyarrow as pa
 from wandb.proto import wandb_internal_pb2 as pb
 
-from analysis.logs.fragments import Fragment, with_history
+from analysis.logs.fragments import Fragment
 from analysis.logs.history import STEP
 
 FILE_HEADER = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
@@ -36,28 +36,32 @@ class LogError(ValueError):
     """
 
 
-def read_run_file(path: Path) -> Fragment:
+def read_run_file(path: str | Path) -> Fragment:
     """Read a run file as far as it is readable: a fragment of a run, if the run was resumed."""
-    data = path.read_bytes()
-    run = Fragment(str(path), path.stem.removeprefix("run-"))
+    data = Path(path).read_bytes()
+    run = Fragment(str(path), Path(path).stem.removeprefix("run-"))
     if len(data) < len(FILE_HEADER) and FILE_HEADER.startswith(data):
         run.torn_at = len(data)  # killed before the first flush
         return run
     if not data.startswith(FILE_HEADER):
         raise LogError(f"{path} is not a .wandb run file")
     bodies, run.torn_at = _bodies(data)
-    return with_history(run, _take_records(run, bodies))
+    _take_records(run, bodies)
+    return run
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Join the keys of nested mappings by dots; an empty mapping stays as a value."""
+    """Join the keys of nested mappings by dots, without W&B's own, which begin with an underscore.
+
+    An empty mapping stays as a value.
+    """
     flat: dict[str, Any] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping) and value:
             flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
-    return flat
+    return {key: value for key, value in flat.items() if not key.startswith("_")}
 
 
 def _bodies(data: bytes) -> tuple[list[bytes], int | None]:
@@ -91,8 +95,8 @@ def _bodies(data: bytes) -> tuple[list[bytes], int | None]:
     return bodies, None if whole else record_start if parts else position
 
 
-def _take_records(run: Fragment, bodies: Iterable[bytes]) -> pa.Table:
-    """Add what the records say to the run; its history."""
+def _take_records(run: Fragment, bodies: Iterable[bytes]) -> None:
+    """Add what the records say to the run."""
     rows: list[dict[str, Any]] = []
     last: dict[str, str] = {}  # word on every key of the summary
     for body in bodies:
@@ -108,14 +112,14 @@ def _take_records(run: Fragment, bodies: Iterable[bytes]) -> pa.Table:
             run.identified = True
             run.wandb_id, run.group = record.run.run_id, record.run.run_group
             run.started = record.run.start_time.ToMicroseconds() / 1e6
-            run.config |= _config(record.run.config)
+            run.config |= flatten(_values(record.run.config.update))
             run.run_id = run.config.get("provenance.run_id", run.wandb_id)
         elif kind == "config":
-            run.config |= _config(record.config)
+            run.config |= flatten(_values(record.config.update))
         elif kind == "exit":
             run.exit_code = record.exit.exit_code
-    run.summary = _without_internal({key: json.loads(text) for key, text in last.items()})
-    return history_table(rows)
+    run.summary = flatten({key: json.loads(text) for key, text in last.items()})
+    run.history = history_table(rows)
 
 
 def history_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
@@ -133,10 +137,6 @@ def history_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     return pa.table(table)
 
 
-def _config(record: Any) -> dict[str, Any]:
-    return flatten(_without_internal(_values(record.update)))
-
-
 def _values(items: Sequence[Any]) -> dict[str, Any]:
     texts = ",".join([item.value_json for item in items])
     return dict(zip(map(_key, items), json.loads(f"[{texts}]"), strict=True))
@@ -145,8 +145,3 @@ def _values(items: Sequence[Any]) -> dict[str, Any]:
 def _key(item: Any) -> str:
     nested = item.nested_key
     return nested[0] if len(nested) == 1 else ".".join(nested) or item.key
-
-
-def _without_internal(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop W&B's own keys, which begin with an underscore."""
-    return {key: value for key, value in values.items() if not key.startswith("_")}

@@ -25,8 +25,7 @@ from analysis.report.table import (
     number,
     show,
 )
-from analysis.select.answers import right_answers
-from analysis.select.cell_runs import EDGE, LOWER, OF_UNIT, choose, over_seeds
+from analysis.select.cell_runs import EDGE, LOWER, OF_UNIT, choose, over_seeds, right_answers
 from analysis.select.provenance import foot, sources
 from analysis.select.trials import FACET, Trials
 from analysis.stats.intervals import sign_test, wilson_interval

@@ -18,9 +18,12 @@ A run without steps has no seed: however often it was made, it counts as one run
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from analysis.logs.run_file import LogError
 
 STATUSES = ("finished", "collapsed", "unfinished", "missing", "duplicated", "incomplete")
 MEASURES = ("accuracy", "exact_match", "f1", "rouge_l", "perplexity", "reward")
@@ -146,47 +149,34 @@ def choose(filled: pd.DataFrame) -> pd.DataFrame:
     """
     marked = filled.assign(chosen=False, at_edge=False)
     for _, setting in filled.groupby(SETTING, sort=False, dropna=False):
-        lr = best_rate(validation_table(setting))
-        at_edge = lr in _ends(setting) and setting["lr"].nunique() > 1
+        lr, at_edge = _best_rate(setting)
         marked.loc[setting.index, "chosen"] = setting["lr"] == lr
         marked.loc[setting.index, "at_edge"] = at_edge
     return marked
 
 
-def _ends(setting: pd.DataFrame) -> set[float]:
-    """The smallest and the largest learning rate, of the grid and of the rates of which most seeds have ended."""
-    ended = setting["status"].isin(["finished", "collapsed"]).groupby(setting["lr"]).sum()
-    compared = ended.index[ended == ended.max()]
-    return {ended.index.min(), ended.index.max(), compared.min(), compared.max()}
-
-
-def validation_table(setting: pd.DataFrame) -> pd.DataFrame:
-    """Validation accuracies: a row per learning rate with a finished run, a column per seed.
-
-    0 for a collapsed run, NaN for one that has not ended. Of another measure its values, the larger the better, and −∞
-    for a collapsed run.
-    """
-    finished = setting["status"] == "finished"
-    measure = measure_of(setting)
+def _best_rate(setting: pd.DataFrame) -> tuple[float | None, bool]:
+    """The rate that the module's rule chooses, None if no run has finished, and whether it is at an edge."""
+    measure, finished = measure_of(setting), setting["status"] == "finished"
+    if not finished.any():
+        return None, False
+    lost = 0.0 if measure == "accuracy" else -np.inf
     values = setting["val_accuracy"] * (-1 if measure in LOWER else 1)
-    values = values.where(finished, 0.0 if measure == "accuracy" else -np.inf)
-    ended = setting.assign(value=values.astype(float))[
-        finished | (setting["status"] == "collapsed")
-    ]
-    ended = ended[ended["lr"].isin(setting.loc[finished, "lr"])]
-    return ended.pivot_table(index="lr", columns="seed", values="value")
-
-
-def best_rate(table: pd.DataFrame) -> float | None:
-    """The rate that a `validation_table`, or some of its columns, chooses by the module's rule; None if it is empty."""
-    if table.empty:
-        return None
-    ended = table.notna().sum(axis=1)
-    compared = table[ended == ended.max()]
-    common = compared.dropna(axis=1)
-    means = (common if common.shape[1] else compared).mean(axis=1)
+    values = values.where(finished, lost).where(finished | (setting["status"] == "collapsed"))
+    table = setting.assign(value=values).pivot_table(index="lr", columns="seed", values="value")
+    edges = {setting["lr"].min(), setting["lr"].max(), *_most_ended(table).index[[0, -1]]}
+    table = _most_ended(table[table.index.isin(setting.loc[finished, "lr"])])
+    common = table.dropna(axis=1)
+    means = (common if common.shape[1] else table).mean(axis=1)
     # Means of equal accuracies in another order differ in the last bit, which decides nothing.
-    return float(means.index[means >= means.max() - 1e-12].min())
+    lr = float(means.index[means >= means.max() - 1e-12].min())
+    return lr, lr in edges and setting["lr"].nunique() > 1
+
+
+def _most_ended(table: pd.DataFrame) -> pd.DataFrame:
+    """The rates, in rows, that most seeds, in columns, have ended."""
+    ended = table.notna().sum(axis=1)
+    return table[ended == ended.max()]
 
 
 def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
@@ -276,3 +266,21 @@ def _remedy(sweep: str, cells: pd.DataFrame) -> str:
 def command(sweep: str) -> str:
     """What makes the runs of a sweep that there are not yet."""
     return f"python -m launch.submit sweep={sweep}"
+
+
+def right_answers(run: Mapping[Any, Any]) -> Any:
+    """100 for every test example that the run gets right, 0 for the others: their mean is its accuracy in %."""
+    predictions, labels = run["predictions"] or "", run["labels"] or ""
+    if not labels or len(labels) != len(predictions) or len(labels) != run["test_n"]:
+        raise LogError(
+            f"run {run['run_id']} logs {len(predictions)} test predictions and {len(labels)} labels "
+            f"for {run['test_n']:.0f} examples"
+        )
+    pairs = zip(predictions, labels, strict=True)
+    right = 100.0 * np.array([p == y for p, y in pairs], dtype=float)
+    if abs(right.mean() / 100 - run["test_accuracy"]) > 1e-6:
+        raise LogError(
+            f"run {run['run_id']} logs a test accuracy of {run['test_accuracy']:.6f}, "
+            f"but its predictions have {right.mean() / 100:.6f}"
+        )
+    return right

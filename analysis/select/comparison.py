@@ -124,33 +124,23 @@ def choices(runs: pd.DataFrame, best: int = 1, by: str = AT_END) -> pd.DataFrame
     most = means.groupby("line")["seeds"].transform("max")
     compared = means[means["seeds"] == most].sort_values(["line", "loss", "setting"])
     chosen = compared.groupby("line", sort=False).head(best).reset_index(drop=True)
-    return chosen.assign(edge=_edges(means, chosen), tie=_ties(compared, chosen))
-
-
-def _ties(compared: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
-    """What else each chosen setting might have had."""
-    found = []
+    edges, ties = [], []
     for line, setting, loss in chosen[["line", "setting", "loss"]].itertuples(index=False):
-        near = (compared["line"] == line) & ((compared["loss"] - loss).abs() < TIE)
-        own, others = json.loads(setting), map(json.loads, compared.loc[near, "setting"])
-        differing = {
-            key.rpartition(".")[2] for other in others for key in own if own[key] != other[key]
-        }
-        found.append(", ".join(sorted(differing)))
-    return found
-
-
-def _edges(means: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
-    """What each chosen setting has at the smallest or largest of the values tried for its line."""
-    found = []
-    for line, setting in chosen[["line", "setting"]].itertuples(index=False):
-        texts = means.loc[means["line"] == line, "setting"]
-        tried = pd.DataFrame([json.loads(text) for text in texts]).select_dtypes("number")
-        own = pd.Series(json.loads(setting)).reindex(tried.columns)
+        tried = _values(means.loc[means["line"] == line, "setting"]).select_dtypes("number")
+        own = _values(pd.Series([setting])).iloc[0].reindex(tried.columns)
         low, high = tried.min(), tried.max()
-        at_edge = tried.columns[(low < high) & ((own == low) | (own == high))]
-        found.append(", ".join(key.rpartition(".")[2] for key in at_edge))
-    return found
+        at_edge = (low < high) & ((own == low) | (own == high))
+        edges.append(", ".join(tried.columns[at_edge]))
+        near = (compared["line"] == line) & ((compared["loss"] - loss).abs() < TIE)
+        several = _values(compared.loc[near, "setting"]).astype(str).nunique() > 1
+        ties.append(", ".join(sorted(several.index[several])))
+    return chosen.assign(edge=edges, tie=ties)
+
+
+def _values(settings: pd.Series) -> pd.DataFrame:
+    """A row per setting, a column per key, without what is in front of its last dot."""
+    values = pd.DataFrame([json.loads(text) for text in settings])
+    return values.rename(columns=lambda key: key.rpartition(".")[2])
 
 
 def settings_file(sweep: str, cells: pd.DataFrame, frames: Frames, said: str, best: int) -> str:

@@ -85,19 +85,14 @@ def notes_of(sweep: str, filled: pd.DataFrame, frames: Frames) -> list[str]:
 
 def _made_again(filled: pd.DataFrame, frames: Frames) -> Iterator[str]:
     """Which runs stand here in the place of recorded ones, and how far their losses differ."""
-    again = {
-        run: gap
-        for run in filled["run_id"].unique()
-        if (gap := frames.replaced.get(run)) is not None
-    }
+    replaced = frames.replaced
+    again = {run: replaced[run] for run in filled["run_id"].unique() if run in replaced}
     if again:
         named = ", ".join(f"{run} by {gap:.1e}" for run, gap in again.items() if gap)
-        differ = (
-            f"these validation losses differ (largest difference, nats): {named}"
-            if named
-            else "all losses are equal"
-        )
-        yield f"Runs made again, in the place of recorded ones: {len(again)}; {differ}."
+        differ = f"these validation losses differ (largest difference, nats): {named}"
+        equal = "all losses are equal"
+        kept = f"Runs made again, in the place of recorded ones: {len(again)}"
+        yield f"{kept}; {differ if named else equal}."
 
 
 def _replaced(sweep: str, others: pd.DataFrame, frames: Frames) -> str:
@@ -113,26 +108,16 @@ def _replaced(sweep: str, others: pd.DataFrame, frames: Frames) -> str:
     return f"Not drawn: {many} under the sweep's name, made earlier with {why} ({ids})."
 
 
-def _of_runs(sweep: str, runs: pd.DataFrame, frames: Frames, notes: Sequence[str] = ()) -> Trials:
+def _of_runs(sweep: str, runs: pd.DataFrame, frames: Frames) -> Trials:
     """Some runs as cells of a grid of their own."""
-
-    def column(key: str, missing: str | float) -> pd.Series:
-        return runs.reindex(columns=[key])[key].fillna(missing)
-
-    names = ("model", "task", "optimizer", "precision")
-    cells = pd.DataFrame(
-        {
-            "sweep": sweep,
-            "run_id": runs["run_id"],
-            **{name: column(f"{name}.name", "").astype(object) for name in names},
-            "seed": column("seed", 0).astype("int64"),
-            "lr": column("lr", 0.0).astype("float64"),
-            "steps": column("steps", 0).astype("int64"),
-            "variant": _variants(runs),
-            **dict.fromkeys(("changed", "line", "role", "command"), ""),
-        }
-    )
-    return _trials(sweep, fill(cells, runs), frames, notes)
+    kinds = {f"{name}.name": "object" for name in ("model", "task", "optimizer", "precision")}
+    kinds |= {"seed": "int64", "lr": "float64", "steps": "int64"}
+    missing = {key: "" if kind == "object" else 0 for key, kind in kinds.items()}
+    cells = runs.reindex(columns=["run_id", *kinds]).fillna(missing).astype(kinds)
+    cells = cells.rename(columns=lambda key: key.removesuffix(".name"))
+    unset = dict.fromkeys(("changed", "line", "role", "command"), "")
+    cells = cells.assign(sweep=sweep, variant=_variants(runs), **unset)
+    return _trials(sweep, fill(cells, runs), frames)
 
 
 def meeting(condition: str, frames: Frames) -> Frames:
@@ -148,7 +133,7 @@ def meeting(condition: str, frames: Frames) -> Frames:
     return replace(frames, runs=frames.runs[met])
 
 
-def _trials(sweep: str, filled: pd.DataFrame, frames: Frames, notes: Sequence[str]) -> Trials:
+def _trials(sweep: str, filled: pd.DataFrame, frames: Frames, notes: Sequence[str] = ()) -> Trials:
     table = filled.rename(columns={"optimizer": "method"}).reset_index(drop=True)
     table["configuration"] = table["variant"]
     table["chosen"] &= table["status"] == "finished"
@@ -205,9 +190,8 @@ def _variants(runs: pd.DataFrame) -> list[str]:
     for _, rows in runs.reset_index(drop=True).groupby(parts, dropna=False):
         varying = [key for key in keys if rows[key].astype(str).nunique() > 1]
         for i, row in zip(rows.index, rows[varying].to_dict("records"), strict=True):
-            known = {str(key): plain(value) for key, value in row.items()}
-            set_ = {key: value for key, value in known.items() if value is not None}
-            texts[i] = json.dumps(set_, sort_keys=True)
+            known = {key: plain(value) for key, value in row.items() if pd.notna(value)}
+            texts[i] = json.dumps(known, sort_keys=True)
     return list(texts)
 
 

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from launch import ROOT, status, submit
+from launch import ROOT, multirun, status, submit
 from launch.sweep import Sweep
 from tests.launch.conftest import attempts, changed, states
 from tests.support.waiting import wait_for
@@ -39,7 +39,7 @@ def test_ctrl_c_while_the_process_of_the_runs_starts_stops_it(grid, monkeypatch)
         subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1]
     )
     with patch("launch.local.holder", side_effect=KeyboardInterrupt):
-        assert submit.submit_and_watch(asked, Sweep.composed(asked)) == 130
+        assert multirun.make(asked) == 130
     assert started[-1].args[1:3] == ["-m", "launch.local"]
     assert started[-1].wait(60) == -signal.SIGTERM
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from launch import records, status, stderr
+from launch import records, status
 from launch.records import Record
 from launch.sweep import standings
 from tests.launch.conftest import note, states
@@ -99,7 +99,7 @@ def test_a_queued_run_has_its_jobs_id_as_squeue_shows_it(runs, monkeypatch):
         ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***", False, "interrupted", ""),
         ("slurmstepd: *** JOB 7 ON n1 CANCELLED AT 2026-01-01 DUE TO TIME LIMIT ***", False, "failed", "TIME LIMIT"),
         ("1 runs are to be continued", True, "interrupted", ""),
-        (f"1 runs are to be continued\n{stderr.SETUP_FAILED} (exit status 1): x", True, "failed", "exit status 1"),
+        (f"1 runs are to be continued\n{records.SETUP_FAILED} (exit status 1): x", True, "failed", "exit status 1"),
         (None, False, "interrupted", ""),
     ],
 )  # fmt: skip
@@ -115,7 +115,7 @@ def test_a_job_that_died_before_python_failed_and_says_where(
     Record("slurm", "zo-x", 1, time.time()).write(run.directory)
     paths = [tmp_path / f"7_{index}_0_log.err" for index in range(2)]
     (tmp_path / "out" / ".submit").mkdir()
-    stderr.note(run.directory.parent, "zo-x", paths)
+    records.note_stderr(run.directory.parent, "zo-x", paths)
     if said is not None:
         paths[1].write_text(said)
     if reached_python:

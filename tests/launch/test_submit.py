@@ -11,8 +11,8 @@ from hydra.core.config_store import ConfigStore
 
 import launch
 from launch import multirun, slurm, submit
+from launch.multirun import SLURM_S
 from launch.profile import SlurmProfile
-from launch.watch import SLURM_S
 from tests.launch.conftest import changed, note
 from zo.config import command_line
 from zo.config.composition import Composer

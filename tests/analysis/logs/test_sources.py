@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.logs import committed, local, manifests
-from analysis.logs.fragments import Fragment, with_history
+from analysis.logs.fragments import Fragment
 from analysis.logs.frames import merge
 from analysis.logs.history import History
 from analysis.logs.run_file import LogError, history_table
@@ -93,8 +93,8 @@ def fragment(
     place: str, losses: dict[int, float], summary: dict[str, Any], is_copy: bool = False
 ) -> Fragment:
     rows = [{"_step": step, "train/loss": loss} for step, loss in losses.items()]
-    known = Fragment(place, "r", identified=True, summary=summary, is_copy=is_copy)
-    return with_history(known, history_table(rows))
+    table = history_table(rows)
+    return Fragment(place, "r", identified=True, summary=summary, is_copy=is_copy, history=table)
 
 
 @pytest.mark.parametrize("ended_here", [True, False])
