@@ -14,8 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.stats.intervals import holm
-from analysis.stats.paired import paired_estimates
+from analysis.stats.inference import holm, paired_estimates
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "results" / "measured"

@@ -28,8 +28,7 @@ from analysis.report.table import (
 from analysis.select.cell_runs import EDGE, LOWER, OF_UNIT, choose, over_seeds, right_answers
 from analysis.select.provenance import foot, sources
 from analysis.select.trials import FACET, Trials
-from analysis.stats.intervals import sign_test, wilson_interval
-from analysis.stats.paired import paired_estimates
+from analysis.stats.inference import paired_estimates, sign_test, wilson_interval
 
 CAPTION = (
     "lr: the one of best validation accuracy, of equal ones the smaller. Test accuracy: at the step of "

@@ -224,8 +224,7 @@ def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
                 "run_ids": " ".join(finished["run_id"]),
             }
         )
-    known = [key for row in rows[:1] for key in row]
-    return pd.DataFrame(rows, columns=known or [*SETTING, *more, *VARIED, *OVER_SEEDS])
+    return pd.DataFrame(rows, columns=[*SETTING, *more, *VARIED, *OVER_SEEDS])
 
 
 def shortfall(filled: pd.DataFrame, wanted: Mapping[str, int] | None = None) -> list[str]:

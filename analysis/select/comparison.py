@@ -15,8 +15,7 @@ from analysis.logs.frames import Frames
 from analysis.logs.history import EVALUATED, evaluations
 from analysis.logs.run_file import LogError
 from analysis.select.cell_runs import OF_UNIT, shortfall
-from analysis.stats.intervals import LEVEL, holm
-from analysis.stats.paired import minimum_detectable_effect, paired_estimates
+from analysis.stats.inference import LEVEL, holm, minimum_detectable_effect, paired_estimates
 from analysis.stats.passes import area, passes_to, ratios
 
 BASE, FAMILY, OTHER = "base", "family", "other"

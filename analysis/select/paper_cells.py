@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 
 from analysis.paper import names
-from analysis.paper.bold import Group, better, groups
 from analysis.paper.printed_numbers import AVERAGE, Paper
 from analysis.select.cell_runs import over_seeds
 
@@ -49,6 +48,20 @@ SWEEPS = {
     for number in (1, 3, 4, 5, 11, 12)
 }
 """Table -> the sweeps that its cells come from."""
+COMPARED = (
+    (1, "mean", [""], ["model", "task"], 2),
+    (1, "std", [""], ["model", "task"], 2),
+    (3, "test_accuracy", [""], ["model", "task"], 2),
+    (5, "test_accuracy", ["a", "b"], ["k", "task"], 1),
+    (5, "test_accuracy", ["c"], ["k"], 1),
+    (5, "test_accuracy", ["d"], ["task"], 1),
+    (12, "test_accuracy", ["a", "b", "c"], ["k", "task"], 1),
+)
+"""Cells that bold compares, as the captions say: table, quantity, parts, what they share, and how many are bold.
+
+Tables 1 and 3: the two best of a column, of a model; standard deviations on their own. Table 12: the best of a row.
+Table 5 does not say; (a) and (b) are compared per row, as in Table 12, (c) per row, (d) per column.
+"""
 FAILED = ("collapsed", "finished")  # what counts as measured
 MISSING, NOWHERE = "missing", "nowhere"
 KEY = ["sweep", "model", "task", "optimizer", "k", "noise", "seed"]
@@ -63,10 +76,12 @@ def beside(paper: Paper, filled: pd.DataFrame) -> pd.DataFrame:
     _fill_averages(frame)
     frame["difference"] = frame["measured"] - frame["value"]
     frame["here_bold"] = False
-    for group in groups(frame):
-        there = group.cells[group.cells["status"] != "absent"]  # rows that the paper has
-        if there["here"].isin(FAILED).all() and not there["lacking"].any():
-            frame.loc[there.index, "here_bold"] = _best(frame, there, group)
+    in_paper = frame[frame["status"] != "absent"]
+    for table, quantity, parts, shared, best in COMPARED:
+        cells = in_paper[(in_paper["table"] == table) & (in_paper["quantity"] == quantity)]
+        for _, group in cells[cells["part"].isin(parts)].groupby(shared, sort=False):
+            if group["here"].isin(FAILED).all() and not group["lacking"].any():
+                frame.loc[group.index, "here_bold"] = _best(frame, group, best)
     return frame
 
 
@@ -78,8 +93,8 @@ def with_spread(cells: pd.DataFrame) -> pd.DataFrame:
     return rows.merge(spreads.assign(quantity="mean"), "left", on, suffixes=("", "_std"))
 
 
-def _best(frame: pd.DataFrame, there: Any, group: Group) -> Any:
-    """Which cells of a group that is there are bold: a collapse is never better than a number.
+def _best(frame: pd.DataFrame, there: Any, best: int) -> Any:
+    """Which cells of a group are the best ones; ties share, and a collapse is never better than a number.
 
     Averages are compared over the tasks that every method finished without a collapse, methods without any such task
     left out.
@@ -98,7 +113,8 @@ def _best(frame: pd.DataFrame, there: Any, group: Group) -> Any:
             basis = f"bold compares averages over {', '.join(common) or 'no task'}, which all methods finished"
             remarks = frame.loc[averages.index, "remark"] + "; " + basis
             frame.loc[averages.index, "remark"] = remarks.str.removeprefix("; ")
-    return (better(values, group.lowest) < group.best) & values.notna()
+    signed = -values if (there["quantity"] == "std").all() else values
+    return signed.rank(method="min", ascending=False) <= best
 
 
 def _without_collapses(cells: pd.DataFrame) -> pd.Series:

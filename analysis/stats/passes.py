@@ -9,7 +9,7 @@ scale. A pair of which both runs are censored counts with a ratio of 1.
 import numpy as np
 import pandas as pd
 
-from analysis.stats.paired import paired_estimates
+from analysis.stats.inference import paired_estimates
 
 
 def passes_to(curve: pd.DataFrame, level: float, budget: float) -> tuple[float, bool]:

@@ -25,8 +25,13 @@ from analysis.select.comparison import (
     run_losses,
     settings_file,
 )
-from analysis.stats.intervals import holm, sign_test, wilson_interval
-from analysis.stats.paired import minimum_detectable_effect, paired_estimates
+from analysis.stats.inference import (
+    holm,
+    minimum_detectable_effect,
+    paired_estimates,
+    sign_test,
+    wilson_interval,
+)
 from tests.analysis.make_frames import made_frames
 
 RATES, EPS, STUDIES, LINES, SEEDS = (1e-5, 1e-4, 1e-3), (1e-4, 1e-3, 1e-2), 1000, 6, 10

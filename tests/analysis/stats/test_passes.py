@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.stats.intervals import LEVEL
-from analysis.stats.paired import POWER, minimum_detectable_effect
+from analysis.stats.inference import LEVEL, POWER, minimum_detectable_effect
 from analysis.stats.passes import area, passes_to, ratios
 
 FORWARDS = [100, 141, 200, 283, 400]
