@@ -43,20 +43,20 @@ def make(asked: CommandLine) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # it says how the jobs go on
         is_local = isinstance(asked.launcher[1], LocalProfile)  # whose runs are to be stopped
         signal.signal(signal.SIGTERM, signal.default_int_handler if is_local else signal.SIG_DFL)
-        return _submit_and_watch(asked, sweep)
+        return _submit_and_watch(sweep)
     runs = [run.cfg for run in sweep.runs]
     print(hours_left(sweep, standings(sweep.runs, ask_queue=False), local=True), flush=True)
     return Multirun.of(runs).run()
 
 
-def _submit_and_watch(asked: CommandLine, sweep: Sweep) -> int:
+def _submit_and_watch(sweep: Sweep) -> int:
     """Submits what is not finished, also what failed before, and shows how it goes until nothing waits or runs.
 
     On SLURM the jobs go on if this process ends; Ctrl-C ends local runs.
     """
     board = None
     try:
-        submission = Submission(asked, sweep)
+        submission = Submission(sweep)
         board = Board(sweep, submission.on_slurm)
         submission.give(retry_failed=True)
         with board.bar:
@@ -127,7 +127,7 @@ class Board:
         said = "The runs are saved. The same command continues them, or: python -m launch.submit"
         if self._on_slurm:
             said = "Jobs that were submitted go on. How: python -m launch.status"
-        self._console.print(f"{said} {shlex.join(self._sweep.overrides)}")
+        self._console.print(f"{said} {shlex.join(self._sweep.asked.overrides)}")
         return code
 
     def _refresh(self) -> None:

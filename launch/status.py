@@ -133,10 +133,11 @@ def show(sweep: Sweep, found: Mapping[str, Standing], given: float | None) -> No
         console.print("* the paper's time per step, on an H200; --step-ms gives another")
     print(hours_left(sweep, found, given))
     known = max(len(sweep.manifest) - len(found), 0)
-    shared = sweep.cells - len(found) - known
+    cells = len(sweep.asked.cells)
+    shared = cells - len(found) - known
     others = [f"{known} recorded"] * bool(known)
     others += [f"{shared} the same run as another"] * bool(shared)
-    note = f" ({', '.join([f'{sweep.cells} cells', *others])})" if others else ""
+    note = f" ({', '.join([f'{cells} cells', *others])})" if others else ""
     done = sum(standing.ended for standing in found.values())
     print(f"{done} of {len(found)} runs done{note}: {counted(found.values())}")
 

@@ -29,7 +29,6 @@ from launch.status import hours_left
 from launch.sweep import Run, Standing, Sweep, counted, standings
 from zo import config
 from zo.config import ConfigError, Problem, command_line
-from zo.config.command_line import CommandLine
 from zo.config.presets import unknown_copies
 from zo.extras import print_every_character
 from zo.run.store.directory import DirectoryError, freeze
@@ -47,9 +46,9 @@ class Submission:
         ConfigError: If a run or the profile has a problem.
     """
 
-    def __init__(self, asked: CommandLine, sweep: Sweep):
+    def __init__(self, sweep: Sweep):
         self.sweep = sweep
-        self.profile: Profile = profile_of(asked)
+        self.profile: Profile = profile_of(sweep.asked)
         if any(not run.cfg.resume for run in self.sweep.runs):
             right = "must be true for a job, which would start anew whenever it is queued again; remove its directory"
             raise ConfigError([Problem("resume", False, right)])
@@ -139,12 +138,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if not any(word.startswith("hydra/launcher=") for word in args.overrides):
             args.overrides.append(f"hydra/launcher={'slurm' if there else 'local'}")
-        asked = command_line.read(args.overrides, multirun=True)
-        sweep = Sweep.composed(asked)
+        sweep = Sweep.of(args.overrides)
         if not sweep.runs:
             print(sweep.nothing_to_do)
             return 0
-        submission, runs = Submission(asked, sweep), sweep.runs
+        submission, runs = Submission(sweep), sweep.runs
         for said in dict.fromkeys(s for r in runs for s in unknown_copies(r.cfg.model, r.cfg.task)):
             print(said, file=sys.stderr)
         if args.dry_run:

@@ -42,11 +42,9 @@ class Run:
 class Sweep:
     """What a command line asks for."""
 
-    name: str  # Its file, also W&B's group; TYPED for runs that were typed
-    overrides: tuple[str, ...]  # As typed
+    asked: CommandLine  # Two of its cells may be the same run
     runs: list[Run]  # The different runs, in order
-    cells: int  # How many cells they fill; two cells of one sweep may be the same run
-    manifest: list[Cell] = field(default_factory=list)  # Of all runs, also recorded ones
+    manifest: list[Cell]  # Of all runs, also recorded ones
 
     @classmethod
     def of(cls, overrides: Sequence[str], whole: bool = False) -> "Sweep":
@@ -69,12 +67,17 @@ class Sweep:
         group = configs[0].tracking.group if len(configs) > 1 else None
         lines, by_id = manifest(asked, asked.sweep or group)
         runs = [Run(name, cfg) for name, cfg in by_id.items() if name not in known]
-        return cls(asked.sweep or TYPED, asked.overrides, runs, len(configs), lines)
+        return cls(asked, runs, lines)
+
+    @property
+    def name(self) -> str:
+        """Its file, also W&B's group; TYPED for runs that were typed."""
+        return self.asked.sweep or TYPED
 
     @property
     def nothing_to_do(self) -> str:
         """Says why it has no runs."""
-        return f"{self.name}: all of its {self.cells} runs are recorded"
+        return f"{self.name}: all of its {len(self.asked.cells)} runs are recorded"
 
 
 def untrained(configs: Sequence[RunConfig]) -> Iterator[RunConfig]:

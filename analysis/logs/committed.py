@@ -30,14 +30,12 @@ def read(path: Path) -> Frames:
         raise LogError(f"{path}: not a frame of runs: {error}") from None
     if "run_id" not in runs:
         raise LogError(f"{path}: not a frame of runs: it has no column run_id")
-    cells = [found for found in [path.with_name(CELLS)] if found.exists()]
-    return Frames(runs, History.of_frame(rows), (), list(manifests.read(cells)))
+    return Frames(runs, History.of_frame(rows), (), lines(path))
 
 
-def sweeps(path: Path) -> set[str]:
-    """The sweeps whose cells lie beside such a file."""
-    cells = path.with_name(CELLS)
-    return {line["sweep"] for line in manifests.read([cells])} if cells.exists() else set()
+def lines(path: Path) -> list[manifests.Line]:
+    """The lines of the manifests of such a file's sweeps, which lie beside it."""
+    return list(manifests.read(path.parent.glob(CELLS)))
 
 
 def merge(parts: Sequence[Frames]) -> Frames:

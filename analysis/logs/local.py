@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.logs.fragments import Fragment, read_changed
-from analysis.logs.run_file import LogError, read_run_file
+from analysis.logs.run_file import read_run_file
 
 RUN_DIRECTORY = re.compile(r"(offline-)?run-\d{8}_\d{6}-.+")  # not the symlink latest-run
 PARALLEL_BYTES = 50e6  # less is read sooner than another process has started
@@ -26,8 +26,6 @@ def read(directories: Iterable[Path], cache_dir: Path | None) -> list[Fragment]:
     """
     sources: dict[Path, str] = {}
     for top in directories:
-        if not top.is_dir():
-            raise LogError(f"there is no directory {top}")
         for path in top.rglob("run-*.wandb"):
             if RUN_DIRECTORY.fullmatch(path.parent.name):
                 sources.setdefault(path.resolve(), str(top))

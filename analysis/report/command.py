@@ -65,7 +65,8 @@ class Call:
         files = [] if named else sorted(MEASURED.glob("*/runs.parquet"))
         own = self.asked.sweeps or self.frames.sweeps
         wanted = {*own, *(name for names in SWEEPS.values() for name in names)}
-        mine = [path for path in files if wanted.intersection(committed.sweeps(path))]
+        behind = {path: {line["sweep"] for line in committed.lines(path)} for path in files}
+        mine = [path for path, sweeps in behind.items() if wanted & sweeps]
         return committed.merge([self.frames, *map(committed.read, mine)])
 
     @cached_property

@@ -1,6 +1,7 @@
 """A sweep writes down what it consists of, once, and its tables show what was wanted and which data were read."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -14,20 +15,35 @@ from launch import manifest, multirun
 from launch.sweep import Sweep
 from tests.launch.conftest import changed
 from zo.config import ConfigError, command_line
+from zo.config.identity import run_id
 
 
-def test_a_line_tells_a_cell_from_the_others_and_has_the_command_that_makes_it_alone(grid, runs):
-    sweep = Sweep.of(grid)
-    assert [line["run_id"] for line in sweep.manifest[:4]] == [run.run_id for run in runs]
-    line, untrained = sweep.manifest[2], sweep.manifest[4]
-    assert (line["optimizer"], line["seed"], line["variant"]) == ("bszo", 0, {})
-    assert line["inputs"].keys() == {"task.data_files.train"}
-    (alone,) = Sweep.of(line["command"].split()[2:]).runs
-    assert alone.cfg.optimizer == runs[2].cfg.optimizer
-    (alone,) = Sweep.of(untrained["command"].split()[2:]).runs
-    assert alone.run_id == untrained["run_id"] == sweep.runs[4].run_id
-    logged = json.loads(runs[2].cfg.tracking.cell)
-    assert logged.items() <= line.items(), "W&B has the line, too"
+@pytest.mark.parametrize(
+    ("sweep", "variants", "inputs"),
+    [
+        ("quickstart", 1, 0),
+        ("table5_c", 8, 0),
+        ("compare_bf16 stage=tune", None, 0),
+        (None, 1, 1),  # typed; its last cell is the untrained model's
+    ],
+)
+def test_a_line_is_that_of_a_run_and_has_the_command_that_makes_it_alone(
+    grid, sweep, variants, inputs
+):
+    made = Sweep.of(f"sweep={sweep}".split() if sweep else grid, whole=True)
+    found = made.manifest
+    assert [line["run_id"] for line in found] == [run.run_id for run in made.runs]
+    for line, run in ((found[0], made.runs[0]), (found[-1], made.runs[-1])):
+        program, script, *overrides = shlex.split(line["command"])
+        assert (program, script) == ("python", "train.py")
+        assert [run_id(cfg) for cfg in command_line.runs(overrides)] == [line["run_id"]]
+        logged = json.loads(run.cfg.tracking.cell)
+        assert logged.items() <= line.items(), "W&B has the line, too"
+    different = {json.dumps(line["variant"], sort_keys=True) for line in found}
+    assert variants in (None, len(different)), "what else is swept"
+    assert list(found[0]["inputs"]) == ["task.data_files.train"] * inputs
+    if sweep == "table5_c":
+        assert found[0]["variant"] == {"optimizer.k": 1, "optimizer.adaptive_noise": True}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +59,7 @@ def test_a_line_tells_a_cell_from_the_others_and_has_the_command_that_makes_it_a
 )
 def test_typed_runs_have_one_of_the_untrained_model_for_each_task(typed, added):
     sweep, asked = Sweep.of(typed), command_line.read(typed, multirun=True)
-    assert sweep.cells == len(asked.cells) + added
+    assert len(sweep.asked.cells) == len(asked.cells) + added
     assert {run.kind[2] for run in sweep.runs[len(sweep.runs) - added :]} <= {"zero_shot"}
 
 

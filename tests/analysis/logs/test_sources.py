@@ -89,56 +89,48 @@ def test_a_run_that_replaces_a_recorded_one_is_named_where_it_differs(tmp_path, 
     assert note.endswith(said)
 
 
-def fragment(
-    place: str, losses: dict[int, float], summary: dict[str, Any], is_copy: bool = False
-) -> Fragment:
-    rows = [{"_step": step, "train/loss": loss} for step, loss in losses.items()]
-    table = history_table(rows)
-    return Fragment(place, "r", identified=True, summary=summary, is_copy=is_copy, history=table)
+def fragment(place: str, losses: dict[int, float] | None = None, **more: Any) -> Fragment:
+    rows = [{"_step": step, "train/loss": loss} for step, loss in (losses or {}).items()]
+    known = {"identified": True, "summary": ENDED, "history": history_table(rows)}
+    return Fragment(place, "r", **known | more)
 
 
-@pytest.mark.parametrize("ended_here", [True, False])
-def test_of_a_run_file_and_wandbs_copy_the_one_with_the_end_wins(ended_here: bool) -> None:
-    here = fragment("run-1/run-r.wandb", {1: 1.0, 2: 2.0}, ENDED if ended_here else {})
-    there = fragment("entity/project/r", {2: 9.0, 3: 3.0}, ENDED, is_copy=True)
-    frames = merge([here, there])
+HERE = fragment("run-1/run-r.wandb", {1: 1.0, 2: 2.0})
+THERE = fragment("entity/project/r", {2: 9.0, 3: 3.0}, is_copy=True)
+KILLED = replace(HERE, summary={})
+ATTEMPTS = [
+    {"config": {"provenance.attempts": [{}] * i}, "started": 100.0 - 60 * i} for i in (1, 2)
+]
+ACCURACIES = [{"summary": ENDED | {"best/test_accuracy": accuracy}} for accuracy in (0.8, 0.9, 0.9)]
+ANEW = [
+    {"wandb_id": name, "started": float(i)} for i, name in enumerate(("r", "r-20260131T120000"))
+]
+
+
+@pytest.mark.parametrize(
+    ("fragments", "losses", "count", "duplicates"),
+    [
+        pytest.param([HERE, THERE], [1, 2, 3], 2, 0, id="a run file before W&B's copy"),
+        pytest.param([KILLED, THERE], [1, 9, 3], 2, 0, id="which has the end, if the file has not"),
+        pytest.param(
+            [replace(KILLED, **ATTEMPTS[0]), fragment("run-2/run-r.wandb", {1: 5.0}, **ATTEMPTS[1])],
+            [5, 2], 2, 0, id="a later attempt though its clock is behind",
+        ),
+        pytest.param([fragment(f"run-{i}/run-r.wandb", **more) for i, more in enumerate(ACCURACIES)], [], 3, 3,
+            id="several results"),
+        pytest.param([fragment(f"run-{i}/run-r.wandb", **ACCURACIES[i]) for i in (1, 2)], [], 2, 0,
+            id="the same result twice"),
+        pytest.param([fragment("run-2/run-r.wandb", {1: 5.0}, **ANEW[1]), replace(HERE, **ANEW[0])], [5], 1, 0,
+            id="made anew, the newest beginning"),
+    ],
+)  # fmt: skip
+def test_of_several_fragments_of_a_run_the_right_one_counts(
+    fragments: list[Fragment], losses: list[float], count: int, duplicates: int
+) -> None:
+    frames = merge(fragments)
     (run,) = frames.runs.to_dict("records")
-    assert (run["status"], run["fragments"], run["duplicates"]) == ("finished", 2, 0)
-    losses = frames.history.one("r")["train/loss"].tolist()
-    assert losses == [1.0, 2.0 if ended_here else 9.0, 3.0]
-
-
-def test_a_later_attempt_wins_though_its_clock_is_behind() -> None:
-    killed, last = (
-        replace(
-            fragment(f"run-{i}/run-r.wandb", {1: loss}, {} if i == 1 else ENDED),
-            config={"provenance.attempts": [{}] * i},
-            started=100.0 - 60 * i,
-        )
-        for i, loss in ((1, 9.0), (2, 1.0))
-    )
-    frames = merge([killed, last])
-    assert frames.history.one("r")["train/loss"].tolist() == [1.0]
-    assert frames.runs["status"].tolist() == ["finished"]
-
-
-def test_a_run_that_ended_with_several_results_is_duplicated() -> None:
-    first, second, again = (
-        fragment(f"run-{i}/run-r.wandb", {}, ENDED | {"best/test_accuracy": accuracy})
-        for i, accuracy in enumerate((0.8, 0.9, 0.9))
-    )
-    assert merge([first, second, again]).runs["duplicates"].tolist() == [3]
-    assert merge([second, again]).runs["duplicates"].tolist() == [0]
-
-
-def test_of_a_run_that_was_made_anew_the_newest_beginning_counts() -> None:
-    first, second = (
-        fragment(place, {1: 0.5}, ENDED | {"best/step": i}) for i, place in enumerate("ab")
-    )
-    first = replace(first, wandb_id="r")
-    second = replace(second, wandb_id="r-20260131T120000", started=first.started + 60)
-    (run,) = merge([second, first]).runs.to_dict("records")
-    assert (run["best/step"], run["duplicates"], run["fragments"]) == (1, 0, 1)
+    assert frames.history.one("r").get("train/loss", pd.Series()).tolist() == losses
+    assert (run["status"], run["fragments"], run["duplicates"]) == ("finished", count, duplicates)
 
 
 def test_a_run_that_ended_without_a_whole_file_is_named(tmp_path: Path, capsys: Any) -> None:
