@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,8 @@ class Fragment:
     """One fragment of a run."""
 
     place: str  # path of the run file, or the run's place at W&B
-    run_id: (
-        str  # as the configuration says, else W&B's id; of the file name if there is no run record
-    )
+    # as the configuration says, else W&B's id; of the file name if there is no run record
+    run_id: str
     # W&B's id, another one in every beginning of a run that was made anew
     wandb_id: str = ""
     source: str = ""  # as the user gave it: a directory, or entity/project
@@ -94,7 +93,7 @@ def _read_and_keep(
     if path is None:
         return fragment
     assert isinstance(fragment.history, pa.Table)
-    said = {k: v for k, v in asdict(replace(fragment, history=path)).items() if k != "history"}
+    said = {key: value for key, value in vars(fragment).items() if key != "history"}
     metadata = {METADATA: json.dumps({"version": VERSION, **said}).encode()}
     table = fragment.history.replace_schema_metadata(metadata)
     with whole(path) as partial_file:

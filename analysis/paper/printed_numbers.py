@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, read from results/paper/: one frame, and a way to name a cell.
+"""The numbers that the paper prints, read from results/paper/: one frame.
 
 | column | content |
 |---|---|
@@ -31,25 +31,14 @@ class Paper:
 
     cells: pd.DataFrame  # of all tables, see the module; in the paper's order
 
-    def rows(self, selector: str) -> pd.DataFrame:
-        """The cells that a selector names.
-
-        Args:
-            selector: `table3 model=opt-13b task=avg`; `table7-10` is several tables, `method=mezo,lozo` several
-                methods.
-        """
-        head, *conditions = selector.split()
-        first, _, last = head.removeprefix("table").partition("-")
-        found = self.cells[self.cells["table"].between(int(first), int(last or first))]
-        for condition in conditions:
-            key, _, values = condition.partition("=")
-            found = found[found[key].isin(values.split(","))]
-        return found
+    def table(self, number: int) -> pd.DataFrame:
+        """The cells of one table."""
+        return self.cells[self.cells["table"] == number]
 
 
-def load(directory: Path = DIRECTORY) -> Paper:
+def load() -> Paper:
     """Read all tables."""
-    return Paper(pd.concat([_table(number, directory) for number in TABLES], ignore_index=True))
+    return Paper(pd.concat(map(_table, TABLES), ignore_index=True))
 
 
 def digits(printed: str) -> int:
@@ -58,9 +47,8 @@ def digits(printed: str) -> int:
     return max(0, -int(exponent))
 
 
-def _table(number: int, directory: Path) -> pd.DataFrame:
-    path = directory / f"table{number}.csv"
-    frame = pd.read_csv(path, dtype=object, keep_default_na=False)
+def _table(number: int) -> pd.DataFrame:
+    frame = pd.read_csv(DIRECTORY / f"table{number}.csv", dtype=object, keep_default_na=False)
     frame = frame.reindex(columns=[*KEYS, "printed", "bold"], fill_value="")
     frame.insert(0, "table", number)
     marks = frame["printed"].str.match(r"[*–]$|O\(")

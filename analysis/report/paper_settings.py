@@ -42,7 +42,7 @@ def hyperparameters(number_: int, paper: Paper) -> Result:
     The frame has a row per number: the columns of the printed numbers, `measured`, the number in conf/ (NaN if it has
     none), `difference`.
     """
-    frame: Any = paper.rows(f"table{number_}").reset_index(drop=True)
+    frame: Any = paper.table(number_).reset_index(drop=True)
     frame["measured"] = [_in_conf(row) for row in frame.to_dict("records")]
     frame = frame.astype({"measured": float})
     frame["difference"] = frame["measured"] - frame["value"]
@@ -79,7 +79,7 @@ def splits(paper: Paper) -> Result:
     The frame has a row per number: `task`, `quantity`, `printed`, `value`, `measured`, the number in conf/,
     `difference`.
     """
-    frame = paper.rows("table6")[["task", "quantity", "printed", "value"]].reset_index(drop=True)
+    frame = paper.table(6)[["task", "quantity", "printed", "value"]].reset_index(drop=True)
     pairs = zip(frame["task"], frame["quantity"], strict=True)
     frame["measured"] = [float(_conf(f"task/{task}")[split]) for task, split in pairs]
     frame["difference"] = frame["measured"] - frame["value"]
@@ -107,7 +107,7 @@ def state(paper: Paper, runs: pd.DataFrame) -> Result:
     known = known.astype({"state_mib": float, "parameters": float})
     groups = known.groupby(["method", "model", "precision"])
     medians = groups[["parameters", "state_mib"]].median().assign(runs=groups.size()).reset_index()
-    printed = paper.rows("table2")
+    printed = paper.table(2)
     claims = printed.pivot(index="method", columns="quantity", values="printed")
     claims = claims.loc[printed["method"].unique(), ["memory", "additional_space"]].reset_index()
     frame = claims.merge(medians, "left", "method")

@@ -24,7 +24,7 @@ def efficiency(sweep: str, paper: Paper, trials: Trials | None) -> list[Figure]:
     """Memory and time per step by model and method, the paper's beside them for its own sweep; none without numbers."""
     data = _measured_efficiency(trials)
     if sweep == EFFICIENCY:
-        rows = paper.rows("table4")[["model", "method", "quantity", "value"]]
+        rows = paper.table(4)[["model", "method", "quantity", "value"]]
         parts = [rows.assign(source="paper"), *([data] if len(data) else [])]
         data = pd.concat(parts, ignore_index=True)
     if data.empty:
