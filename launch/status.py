@@ -57,7 +57,7 @@ class Kind:
 
 
 def kinds(
-    sweep: Sweep, found: Mapping[str, Standing], given: float | None = None
+    sweep: Sweep, found: Mapping[str, Standing], given: float | None
 ) -> dict[tuple[str, str, str], Kind]:
     """Returns a sweep's runs by model, precision and method; `given` milliseconds where no step was measured."""
     with PAPER.open(encoding="utf-8") as file:

@@ -96,8 +96,8 @@ def _read_and_keep(
     said = {key: value for key, value in vars(fragment).items() if key != "history"}
     metadata = {METADATA: json.dumps({"version": VERSION, **said}).encode()}
     table = fragment.history.replace_schema_metadata(metadata)
-    with whole(path) as partial_file:
-        pq.write_table(table, partial_file, compression="zstd", use_dictionary=False)
+    with whole(path) as unfinished:
+        pq.write_table(table, unfinished, compression="zstd", use_dictionary=False)
     return replace(fragment, history=path)
 
 
@@ -105,9 +105,9 @@ def _read_and_keep(
 def whole(path: Path) -> Iterator[Path]:
     """Where to write a file, which then replaces the one at `path`: nobody reads half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    yield partial
-    partial.replace(path)
+    unfinished = path.with_suffix(f".{os.getpid()}.partial")
+    yield unfinished
+    unfinished.replace(path)
 
 
 def _path(directory: Path | None, origin: str) -> Path | None:

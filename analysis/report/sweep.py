@@ -231,7 +231,7 @@ def _p(run: Row | None, zero: Row | None) -> float | None:
     """McNemar's test of two single runs that logged predictions of the same test examples."""
     if run is None or zero is None or None in (run["labels"], zero["labels"]):
         return None
-    mine, other = (right_answers(one) > 0 for one in (run, zero))
+    mine, other = (right_answers(one) for one in (run, zero))
     if run["labels"] != zero["labels"]:
         return None
     return sign_test(int((mine & ~other).sum()), int((other & ~mine).sum()))
