@@ -8,20 +8,27 @@ A source is a directory if there is one of that name, else a project if it reads
 """
 
 import json
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
-from analysis.logs import cloud, committed, local, manifests
-from analysis.logs.fragments import Fragment, status_of
+from analysis.logs import cloud, committed, manifests
+from analysis.logs.fragments import Fragment, read_changed, status_of
 from analysis.logs.frames import Frames, merge
-from analysis.logs.run_file import LogError
+from analysis.logs.run_file import LogError, read_run_file
 
 PROJECT = re.compile(r"(?:wandb:)?([\w.-]+/[\w.-]+)")
 CACHE = Path(".cache/analysis")
+RUN_DIRECTORY = re.compile(r"(offline-)?run-\d{8}_\d{6}-.+")  # not the symlink latest-run
+PARALLEL_BYTES = 50e6  # less is read sooner than another process has started
+FILES_PER_TASK = 4
 
 
 def load(sources: Sequence[str | Path], *, cache_dir: Path | None = CACHE) -> Frames:
@@ -33,18 +40,40 @@ def load(sources: Sequence[str | Path], *, cache_dir: Path | None = CACHE) -> Fr
             None keeps everything in memory, for small sources.
     """
     directories, projects, files = split(sources)
-    found = local.read(directories, cache_dir)
+    found = _read_files(directories, cache_dir)
     if projects:
         found += cloud.read(projects, cache_dir)
-    frames = replace(merge(found), lines=_lines(directories))
+    written = (path for top in directories for path in top.rglob(f"{manifests.DIRECTORY}/*.jsonl"))
+    frames = replace(merge(found), lines=list(manifests.read(written)))
     _say_unlogged(directories, found)
     return committed.merge([frames, *map(committed.read, files)]) if files else frames
 
 
-def _lines(directories: Sequence[Path]) -> list[manifests.Line]:
-    """The lines of all manifests."""
-    found = (path for top in directories for path in top.rglob(f"{manifests.DIRECTORY}/*.jsonl"))
-    return list(manifests.read(found))
+def _read_files(directories: Sequence[Path], cache_dir: Path | None) -> list[Fragment]:
+    """The fragments that the run files below some directories are, in the order of their paths."""
+    sources: dict[Path, str] = {}
+    for top in directories:
+        for path in top.rglob("run-*.wandb"):
+            if RUN_DIRECTORY.fullmatch(path.parent.name):
+                sources.setdefault(path.resolve(), str(top))
+    stats = {str(path): path.stat() for path in sorted(sources)}
+    stamps = {path: f"{stat.st_size}:{stat.st_mtime_ns}" for path, stat in stats.items()}
+    files = None if cache_dir is None else cache_dir / "files"
+    found = read_changed(stamps, read_run_file, files, _in_processes, "reading W&B run files")
+    return [replace(fragment, source=sources[Path(fragment.place)]) for fragment in found]
+
+
+def _in_processes(
+    read_one: Callable[..., Fragment], paths: list[str], *given: list[Any]
+) -> Iterator[Fragment]:
+    """As `map`; several processes share the work if it is worth their start."""
+    jobs = min(os.cpu_count() or 1, len(paths))
+    if jobs <= 1 or sum(Path(path).stat().st_size for path in paths) < PARALLEL_BYTES:
+        yield from map(read_one, paths, *given)
+        return
+    context = get_context("spawn")  # a fork may hang: pyarrow has threads
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        yield from pool.map(read_one, paths, *given, chunksize=FILES_PER_TASK)
 
 
 def _say_unlogged(directories: Sequence[Path], fragments: Sequence[Fragment]) -> None:

@@ -233,17 +233,16 @@ def shortfall(filled: pd.DataFrame, wanted: Mapping[str, int] | None = None) -> 
     A collapsed run is a result, not a gap. `wanted`: how many runs a sweep has, where more may be wanted than were
     started.
     """
-    groups = {str(sweep): cells for sweep, cells in filled.groupby("sweep", sort=False)}
-    sizes = {sweep: len(cells) for sweep, cells in groups.items()} | dict(wanted or {})
-    sentences = []
-    for sweep, size in sizes.items():
-        cells = groups.get(sweep, filled.iloc[:0])
+    sizes, sentences = wanted or {}, []
+    for sweep in dict.fromkeys([*filled["sweep"], *sizes]):
+        cells = filled[filled["sweep"] == sweep]
+        size = max(len(cells), sizes.get(sweep, 0))
         counts = {s: int((cells["status"] == s).sum()) for s in STATUSES[2:]}
-        counts["missing"] += max(0, size - len(cells))
+        counts["missing"] += size - len(cells)
         lacking = sum(counts.values())
         if lacking:
             why = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-            text = f"{lacking} of {max(size, len(cells))} runs of {sweep} lack ({why})"
+            text = f"{lacking} of {size} runs of {sweep} lack ({why})"
             if lacking > sum(counts[status] for status in SPOILED):
                 text += _remedy(sweep, cells)
             for status, words in SPOILED.items():

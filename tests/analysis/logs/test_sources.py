@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.logs import committed, local, manifests
+from analysis.logs import committed, manifests, sources
 from analysis.logs.fragments import Fragment
 from analysis.logs.frames import merge
 from analysis.logs.history import History
@@ -158,8 +158,10 @@ def test_only_changed_files_are_read_again(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    of_file = local.read_run_file
-    monkeypatch.setattr(local, "read_run_file", lambda at: read.append(at.name) or of_file(at))
+    of_file = sources.read_run_file
+    monkeypatch.setattr(
+        sources, "read_run_file", lambda at: read.append(Path(at).name) or of_file(at)
+    )
     fresh = load([logs], cache_dir=None)
     for _ in ("read and kept", "kept"):
         frames = load([logs], cache_dir=tmp_path / "kept")
