@@ -153,14 +153,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     register()
     try:
         sweep = Sweep.of(args.overrides)
+        try:
+            found = standings(sweep.runs)
+        except QueueError as error:
+            print(f"{error}: jobs that have not ended are shown as queued", file=sys.stderr)
+            found = standings(sweep.runs, ask_queue=False)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    try:
-        found = standings(sweep.runs)
-    except QueueError as error:
-        print(f"{error}: jobs that have not ended are shown as queued", file=sys.stderr)
-        found = standings(sweep.runs, ask_queue=False)
     for run in sweep.runs:
         standing = found[run.run_id]
         if args.list or (args.failed and standing.state == "failed"):

@@ -9,7 +9,8 @@ from typing import Any
 from launch import read_json
 from launch.manifest import Cell, manifest
 from launch.records import Record, early_death, written_since_given
-from zo.config import RunConfig, command_line
+from zo.config import ConfigError, RunConfig, command_line
+from zo.config.checks import Problem
 from zo.config.command_line import CommandLine
 from zo.lm.baselines import ZeroShotConfig
 from zo.run.multirun import set_group
@@ -126,11 +127,16 @@ def standings(runs: Sequence[Run], ask_queue: bool = True) -> dict[str, Standing
 
     Raises:
         QueueError: If SLURM has to be asked and cannot be.
+        ConfigError: If the runs' directories cannot be read.
     """
-    records = {run.run_id: Record.read(run.directory) for run in runs}
-    given = [record for record in records.values() if record is not None]
-    alive = Record.alive(given, ask_queue)
-    return {run.run_id: _standing(run.directory, records[run.run_id], alive) for run in runs}
+    try:
+        records = {run.run_id: Record.read(run.directory) for run in runs}
+        given = [record for record in records.values() if record is not None]
+        alive = Record.alive(given, ask_queue)
+        return {run.run_id: _standing(run.directory, records[run.run_id], alive) for run in runs}
+    except PermissionError as error:
+        right = f"{error.filename}: cannot be read ({error.strerror}); choose another directory"
+        raise ConfigError([Problem("out", runs[0].cfg.out, right)]) from None
 
 
 def _standing(directory: Path, record: Record | None, alive: Mapping[Record, str]) -> Standing:

@@ -10,6 +10,7 @@ from launch import records, status
 from launch.records import Record
 from launch.sweep import standings
 from tests.launch.conftest import note, states
+from zo.config import ConfigError
 from zo.run.store.atomic import seal
 from zo.run.store.lock import held
 
@@ -32,6 +33,21 @@ def test_a_run_that_failed_and_was_given_to_a_job_again_is_queued_until_that_one
     for written, state in ((now - 60, "queued"), (now + 60, "failed")):
         os.utime(run.directory / "status.json", (written, written))
         assert states([run], ask_queue=False) == [state]
+
+
+def test_directories_that_cannot_be_read_are_one_sentence(runs):
+    runs[0].directory.parent.mkdir(exist_ok=True)
+    os.chmod(runs[0].directory.parent, 0)
+    root = os.geteuid() == 0
+    try:
+        if root:  # who reads everything
+            os.seteuid(65534)
+        with pytest.raises(ConfigError, match="out=.*: cannot be read .*; choose another"):
+            standings(runs)
+    finally:
+        if root:
+            os.seteuid(0)
+        os.chmod(runs[0].directory.parent, 0o755)
 
 
 def test_status_shows_a_row_per_method_and_lists(grid, runs, capsys):
