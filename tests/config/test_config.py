@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from zo import config
-from zo.config import ConfigError, command_line, conf_files, from_yaml, identity, precision, to_yaml
+from zo.config import ConfigError, command_line, from_yaml, identity, precision, to_yaml
 from zo.config.schema import option_schemas
 from zo.lm.adapters.config import ADAPTERS
 from zo.tasks.templates import typed as typed_in_a_shell
@@ -388,8 +388,7 @@ def test_a_file_of_conf_that_is_wrong_or_missing_is_one_sentence(
     if text is not None:
         shutil.copytree(ROOT / "conf", tmp_path / "conf")
         (tmp_path / "conf" / "sweep" / "mine.yaml").write_text(GLOBAL + text)
-    for module in (command_line, conf_files):
-        monkeypatch.setattr(module, "CONFIG_DIR", tmp_path / "conf")
+    monkeypatch.setattr(command_line, "CONFIG_DIR", tmp_path / "conf")
     for argv in (["sweep=mine"], ["--help"])[: 1 + (text is None)]:
         with pytest.raises(SystemExit) as caught:
             command_line.check_command_line(argv)

@@ -13,7 +13,7 @@ import pytest
 from tests.support.victims import At, armed
 from zo import config
 from zo.config import command_line, method_code
-from zo.config.addresses import check_paths
+from zo.config.identity import check_paths
 from zo.extras import Trust
 from zo.optim import OPTIMIZERS, Method
 from zo.run.__main__ import main

@@ -23,12 +23,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from zo.config.addresses import check_paths
 from zo.config.arms import Line, Staged, SweeperConfig, expand, staged
 from zo.config.checks import ConfigError, Problem
 from zo.config.composition import CONFIG_NAME, Composer, parse, with_own_keys
-from zo.config.conf_files import broken_files, check_installed
-from zo.config.explain import NEIGHBOURS, explain, explain_yaml, with_nearest
+from zo.config.explain import explain, explain_yaml, with_nearest, words
+from zo.config.identity import check_paths
 from zo.config.method_file import with_options
 from zo.config.presets import CONFIG_DIR, shared_copy, trained_with
 from zo.config.schema import option_schemas, to_run_config
@@ -108,7 +107,7 @@ def check_command_line(argv: Sequence[str]) -> CommandLine | None:
     args, unknown = _options().parse_known_args(list(argv))
     informs = (args.hydra_help, args.cfg, args.info, args.shell_completion)
     try:
-        check_installed()
+        _check_installed()
         if args.help:
             with suppress(BrokenPipeError):  # `| head` has read enough
                 print(help_text(), flush=True)
@@ -164,7 +163,7 @@ def _unknown_option(word: str) -> Problem:
         right = "`python -m launch.submit KEY=VALUE ... --dry-run` lists runs, `python train.py --cfg job` shows one"
         return Problem(word, ..., right)
     name, equals, value = key.partition("=")
-    written = f"{NEIGHBOURS.get(name, name).partition(',')[0]}={value}"
+    written = f"{words()['neighbours'].get(name, name).partition(',')[0]}={value}"
     plainly = f"keys are written without dashes: {written}" if equals else "see --help"
     return Problem(word, ..., f"no such option; {plainly}")
 
@@ -251,15 +250,33 @@ def stages(sweep: str) -> list[Staged]:
 
 
 def _asked(overrides: Sequence[str], multirun: bool) -> CommandLine:
-    check_installed()
+    _check_installed()
     typed = [with_own_keys(override) for override in overrides]
     if problems_of_syntax := _syntax_problems(typed):
         raise ConfigError(problems_of_syntax)
     try:
         return _read(_composer(CONFIG_DIR), tuple(typed), multirun)
     except yaml.YAMLError as error:
-        problems = list(broken_files()) or [Problem("conf", ..., explain_yaml(error))]
-        raise ConfigError(problems) from None
+        raise ConfigError(_broken_files() or [Problem("conf", ..., explain_yaml(error))]) from None
+
+
+def _check_installed() -> None:
+    """Raises ConfigError unless the files of conf/ are beside the package."""
+    if not CONFIG_DIR.is_dir():
+        place = Path(__file__).resolve().parents[1]
+        right = f"is not installed with {place}; run `pip install -e '.[suite]'` in a copy of the repository"
+        raise ConfigError([Problem("conf", ..., right)])
+
+
+def _broken_files() -> list[Problem]:
+    """Returns the files of conf/ that are not YAML."""
+    problems = []
+    for path in sorted(CONFIG_DIR.rglob("*.yaml")):
+        try:
+            yaml.safe_load(path.read_text(encoding="utf-8"))
+        except yaml.YAMLError as error:
+            problems.append(Problem(str(path), ..., explain_yaml(error)))
+    return problems
 
 
 def _read(composer: Composer, overrides: tuple[str, ...], multirun: bool) -> CommandLine:

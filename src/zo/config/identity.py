@@ -2,16 +2,22 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 from zo.config import digests, method_code, presets, reward_code
+from zo.config.checks import Problem
 from zo.config.schema import LABEL, identity_settings
 from zo.config.settings import RunConfig
+from zo.lm import source
 from zo.lm.baselines import reads_train
+from zo.lm.config import ModelError
 from zo.tasks import package_files
+from zo.tasks.config import TaskError
+from zo.tasks.reading import check_addresses
 from zo.weights.constraints import RESTORE_POLICIES
 
 NUMBERS = 2
@@ -118,6 +124,22 @@ def input_files(run: RunConfig, packages: bool = True) -> dict[str, str]:
     if run.objective.functions and (code := reward_code.of_functions(run.objective.code())):
         found[reward_code.FILES] = code
     return found
+
+
+def check_paths(run: RunConfig) -> Problem | None:
+    """Returns why a new run cannot read its model or data here; None if they are here, or the run has begun.
+
+    Answers as far as that is known without a hub, and imports no torch.
+    """
+    try:
+        if run.model.weights == "pretrained" or not run.model.architecture:
+            source.present(run.model)
+        check_addresses(run.task)
+    except (ModelError, TaskError) as error:
+        key, _, right = str(error).partition(": ")
+        begun = os.path.exists(Path(run.out, run_id(run)))  # it may need them no more
+        return None if begun else Problem(key, ..., right)
+    return None
 
 
 def _addresses(run: RunConfig) -> Iterator[tuple[str, str]]:

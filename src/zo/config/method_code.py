@@ -7,6 +7,7 @@ of methods that this one does not build on. Without git no difference is seen. A
 import os
 import re
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -57,13 +58,10 @@ def _module(package: Path, name: str) -> Path:
 
 def _built_on(module: Path, package: Path) -> set[Path]:
     """Returns a method's module and those beside it that it imports, directly or not."""
-    found, left = set[Path](), [module]
-    while left:
-        if (file := left.pop()) not in found and file.is_file():
-            found.add(file)
-            names = re.findall(r"zo\.optim\.(\w+) import", file.read_text(encoding="utf-8"))
-            left += [package / "optim" / f"{name}.py" for name in names]
-    return found
+    if not module.is_file():
+        return set()
+    names = re.findall(r"zo\.optim\.(\w+) import", module.read_text(encoding="utf-8"))
+    return {module}.union(*(_built_on(package / "optim" / f"{n}.py", package) for n in names))
 
 
 @cache
@@ -80,10 +78,8 @@ def _edited(package: Path) -> frozenset[Path]:
 def _git(directory: Path, *arguments: str) -> str:
     """Returns what git prints, or nothing where there is no git or no commit."""
     command = ["git", "-C", str(directory), *arguments]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, encoding="utf-8", timeout=10, check=True
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.check_output(
+            command, stderr=subprocess.DEVNULL, encoding="utf-8", timeout=10
         )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout
+    return ""

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zo.config import RunConfig, identity_settings
-from zo.config.addresses import check_paths
+from zo.config.identity import check_paths
 from zo.run.command import import_wandb
 from zo.run.logs.progress import Screen
 from zo.run.store.inputs import flat
