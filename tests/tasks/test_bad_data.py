@@ -12,7 +12,7 @@ from zo.config import command_line
 from zo.run.command import make
 from zo.tasks import TaskConfig, TaskError, load_splits, tokenize
 from zo.tasks.checks import check_tokens
-from zo.tasks.own import complete
+from zo.tasks.data import complete
 
 OWN = {"validation_split": "auto", "test_split": "auto", "label": None, "max_length": 64}
 

@@ -19,9 +19,8 @@ from tests.tasks.test_bad_data import chat, own
 from tests.tasks.test_paper_tasks import from_yaml
 from zo.tasks import TaskError, load_splits, render, tokenize
 from zo.tasks.checks import check_splits, preview
-from zo.tasks.data import load_file
+from zo.tasks.data import complete, load_file
 from zo.tasks.examples import batch_indices
-from zo.tasks.own import complete
 
 TEXTS = [f"film number {i} was {'good' if i % 2 else 'bad'}" for i in range(20)]
 ROWS = [{"review": t, "sentiment": "pos" if i % 2 else "NA"} for i, t in enumerate(TEXTS)]

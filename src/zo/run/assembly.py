@@ -32,7 +32,7 @@ from zo.run.store.directory import base_of
 from zo.run.store.inputs import digest_examples
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize
 from zo.tasks.checks import check_answers, check_splits, check_tokens, preview
-from zo.tasks.own import complete
+from zo.tasks.data import complete
 from zo.weights.anchor import Drift
 from zo.weights.loss import LossFn
 from zo.weights.offloaded import OffloadRefused

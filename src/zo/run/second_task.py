@@ -10,7 +10,7 @@ from zo.lm.load import Loaded
 from zo.lm.objectives import Scorer, scorers
 from zo.run.store.inputs import digest_examples
 from zo.tasks import Encoded, TaskConfig, TaskError, load_splits, tokenize
-from zo.tasks.own import complete
+from zo.tasks.data import complete
 
 
 @dataclass

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.conversations import conversations, parts_of
+from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.examples import Example, Splits
 from zo.tasks.reading import read_split
 from zo.tasks.rows import Rows, Written
@@ -27,6 +26,32 @@ EXTRA = ("choices", "references")
 """Keys of columns that have lists."""
 
 TEST_SEED = 0  # "at most 1,000 test examples, seed 0": the same ones whatever train_set_seed is
+
+
+def complete(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
+    """Returns the task completed from the data, and a sentence about each thing that was found.
+
+    Raises:
+        TaskError: If the data cannot be loaded or something cannot be found in them.
+    """
+    if task.generated_by():
+        return task, [f"{task.path}: problems and scorer of reasoning-gym, prompt {task.prompt!r}"]
+    if not _incomplete(task):
+        return task, []
+    from zo.tasks.own import completed  # here: the tasks of conf/ need nothing of it
+
+    return completed(task)
+
+
+def _incomplete(task: TaskConfig) -> bool:
+    """Returns whether something of the task must be found in the data."""
+    if AUTO in (task.validation_split, task.test_split):
+        return True
+    if task.kind == "classification":
+        return None in (task.prompt or task.messages, task.candidates, task.label)
+    if task.messages is not None:
+        return False
+    return task.prompt is None or (task.kind == "completion" and task.completion is None)
 
 
 def load_splits(task: TaskConfig, all_columns: bool = False) -> Splits:
@@ -110,6 +135,8 @@ def load_file(task: TaskConfig, file: Path) -> FileExamples:
 
 def _answered(task: TaskConfig, rows: Rows) -> bool:
     """Returns whether the data have the task's labels or completions."""
+    from zo.tasks.conversations import conversations, parts_of
+
     wanted = [str(task.label)] if task.kind == "classification" else []
     if task.kind == "completion":
         wanted = [c for c in columns(str(task.completion or ""), "completion") if c not in MADE]
@@ -201,6 +228,8 @@ def _examples(
             named = ", ".join(f for f, k in fields.items() if k == key)
             _require_values(f"task.{key}", split, named, blank, places)
     if task.messages is not None:
+        from zo.tasks.conversations import conversations
+
         columns[task.messages] = conversations(task, chosen)
     kept = {f: of for f, of in columns.items() if f in fields or f != task.label or task.choices}
     values = columns.get(str(task.label), [])

@@ -33,16 +33,8 @@ SHOWN = 8
 """Labels that a message lists."""
 
 
-def complete(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
-    """Returns the task completed from the data, and a sentence about each thing that was found.
-
-    Raises:
-        TaskError: If the data cannot be loaded or something cannot be found in them.
-    """
-    if task.generated_by():
-        return task, [f"{task.path}: problems and scorer of reasoning-gym, prompt {task.prompt!r}"]
-    if not _incomplete(task):
-        return task, []
+def completed(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
+    """Returns a task completed from the data; see `zo.tasks.data.complete`."""
     task = _with_splits(task)
     rows = read_split(task, task.train_split)
     if not len(rows):
@@ -59,17 +51,6 @@ def complete(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
         parts = ("messages", "prompt", "completion")
         found = ", ".join(f"{key} {value!r}" for key in parts if (value := getattr(task, key)))
     return task, [f"{task.path}: {found}", *notes, *_unused(task, rows)]
-
-
-def _incomplete(task: TaskConfig) -> bool:
-    """Returns whether something of the task must be found in the data."""
-    if AUTO in (task.validation_split, task.test_split):
-        return True
-    if task.kind == "classification":
-        return None in (task.prompt or task.messages, task.candidates, task.label)
-    if task.messages is not None:
-        return False
-    return task.prompt is None or (task.kind == "completion" and task.completion is None)
 
 
 def _with_splits(task: TaskConfig) -> TaskConfig:

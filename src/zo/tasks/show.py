@@ -19,7 +19,7 @@ from zo.lm.config import ModelError
 from zo.lm.source import load_tokenizer
 from zo.tasks import Encoded, TaskError, load_splits, tokenize
 from zo.tasks.checks import check_splits, check_tokens, visible
-from zo.tasks.own import complete
+from zo.tasks.data import complete
 
 BORDER, MASK = "dim", "black on yellow"
 TRUE, OTHER = "black on green", "black on red"

@@ -18,9 +18,8 @@ from zo.run.results import export
 from zo.run.store import atomic
 from zo.run.store.directory import CONFIG, load, task_of
 from zo.tasks import Encoded, TaskConfig, TaskError, tokenize
-from zo.tasks.data import FileExamples, load_file
+from zo.tasks.data import FileExamples, complete, load_file
 from zo.tasks.measures import NAMED, best_of
-from zo.tasks.own import complete
 from zo.tasks.predictions import Confusion, class_names, names_of, table
 
 UNUSABLE = (*export.UNUSABLE, TaskError)

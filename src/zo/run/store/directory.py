@@ -13,7 +13,7 @@ from zo.run.store import atomic
 from zo.run.store.inputs import NAME as INPUTS
 from zo.run.store.inputs import Inputs, differing, flat
 from zo.tasks import TaskConfig
-from zo.tasks.own import complete
+from zo.tasks.data import complete
 
 CONFIG = "config.yaml"
 TASK = "task.json"
