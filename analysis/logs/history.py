@@ -62,10 +62,11 @@ def row_count(rows: Rows) -> int:
 
 
 def _read(rows: Rows, columns: Sequence[str] | None) -> pd.DataFrame:
-    names = rows.column_names if isinstance(rows, pa.Table) else pq.read_schema(rows).names
-    wanted = [key for key in sorted(names) if columns is None or key in (STEP, *columns)]
-    table = rows if isinstance(rows, pa.Table) else pq.read_table(rows, columns=wanted)
-    return table.select(wanted).to_pandas()
+    """Some columns of a fragment's rows, those that there are."""
+    wanted = None if columns is None else [STEP, *columns]
+    if not isinstance(rows, pa.Table):
+        return pq.ParquetFile(rows).read(wanted).to_pandas()
+    return rows.select([k for k in rows.column_names if wanted is None or k in wanted]).to_pandas()
 
 
 def evaluations(history: pd.DataFrame, by: str = "accuracy") -> pd.DataFrame:
