@@ -162,17 +162,14 @@ def _order(column: pd.Series) -> pd.Series:
 
 def _split_variants(table: pd.DataFrame, varied: list[dict[str, Any]]) -> None:
     """Write variants in words; those of a method that is alone become what shares a panel."""
-    values = {key: {_shown(v[key]) for v in varied if key in v} for key in ORDER}
+    values = {key: sorted({v[key] for v in varied if key in v}) for key in ORDER}
     key = next((key for key in ORDER if len(values[key]) > 1), None)
     alone = len(set(table["method"]) - {*UNTRAINED}) == 1
     if key and alone and len(values[key]) <= MOST_VARIANTS:
-        numbers = pd.to_numeric(pd.Series(sorted(values[key])), errors="coerce")
-        series = [sorted(values[key])[i] for i in numbers.sort_values(kind="stable").index]
-        place = {
-            shown: (i, len(series), f"{SHORT[key]} = {shown}") for i, shown in enumerate(series)
-        }
+        words = [f"{SHORT[key]} = {_shown(value)}" for value in values[key]]
+        place = {v: (i, len(words), words[i]) for i, v in enumerate(values[key])}
         table["method"] = [
-            variant_name(method, *place[_shown(v[key])]) if key in v else method
+            variant_name(method, *place[v[key]]) if key in v else method
             for method, v in zip(table["method"], varied, strict=True)
         ]
         gone = (key, *FOLLOWS.get(key, ()))
