@@ -29,18 +29,13 @@ NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """How W&B's server writes what JSON has no number for."""
 
 
-def read(projects: Sequence[str], cache_dir: Path | None) -> list[Fragment]:
-    """A fragment per run of some projects.
-
-    Args:
-        projects: each as entity/project.
-        cache_dir: where histories are kept; None keeps nothing.
-    """
+def read(projects: Sequence[str], cache_dir: Path) -> list[Fragment]:
+    """A fragment per run of some projects, each as entity/project; `cache_dir`: where histories are kept."""
     return [run for project in projects for run in _read_project(project, cache_dir)]
 
 
-def _read_project(project: str, cache_dir: Path | None) -> list[Fragment]:
-    directory = None if cache_dir is None else cache_dir / "cloud" / project.replace("/", "+")
+def _read_project(project: str, cache_dir: Path) -> list[Fragment]:
+    directory = cache_dir / "cloud" / project.replace("/", "+")
     with _as_log_error(f"the runs of {project} cannot be listed"):
         runs = {run.id: run for run in _api().runs(project, per_page=RUNS_PER_PAGE, lazy=False)}
         stamps = {name: _stamp(run) for name, run in runs.items()}

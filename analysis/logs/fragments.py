@@ -62,7 +62,7 @@ def status_of(summary: Mapping[str, Any]) -> str:
 def read_changed(
     stamps: Mapping[str, str],
     read: Callable[[str], Fragment],
-    directory: Path | None,
+    directory: Path,
     mapped: Callable[..., Iterable[Fragment]],
     words: str,
 ) -> list[Fragment]:
@@ -73,7 +73,7 @@ def read_changed(
     Args:
         stamps: an origin's path or id -> what changes with it.
         read: reads one origin.
-        directory: where fragments are kept; None keeps them, with all their rows, in memory.
+        directory: where fragments are kept.
         mapped: as `map`, maybe several at a time.
         words: what a progress bar says.
     """
@@ -86,12 +86,10 @@ def read_changed(
 
 
 def _read_and_keep(
-    read: Callable[[str], Fragment], directory: Path | None, origin: str, stamp: str
+    read: Callable[[str], Fragment], directory: Path, origin: str, stamp: str
 ) -> Fragment:
-    """Read one origin, and leave its rows on disk where fragments are kept."""
+    """Read one origin, and leave its rows on disk."""
     fragment, path = replace(read(origin), stamp=stamp), _path(directory, origin)
-    if path is None:
-        return fragment
     assert isinstance(fragment.history, pa.Table)
     said = {key: value for key, value in vars(fragment).items() if key != "history"}
     metadata = {METADATA: json.dumps({"version": VERSION, **said}).encode()}
@@ -110,16 +108,15 @@ def whole(path: Path) -> Iterator[Path]:
     unfinished.replace(path)
 
 
-def _path(directory: Path | None, origin: str) -> Path | None:
-    """Where the fragment of an origin is kept; None where nothing is."""
-    name = f"{hashlib.sha256(os.fsencode(origin)).hexdigest()[:24]}.parquet"
-    return None if directory is None else directory / name
+def _path(directory: Path, origin: str) -> Path:
+    """Where the fragment of an origin is kept."""
+    return directory / f"{hashlib.sha256(os.fsencode(origin)).hexdigest()[:24]}.parquet"
 
 
-def _kept(path: Path | None, stamp: str) -> Fragment | None:
+def _kept(path: Path, stamp: str) -> Fragment | None:
     """A kept fragment, its rows left on disk; None if there is none, or one of another version or state."""
     try:
-        metadata = pq.read_schema(path).metadata if path else None
+        metadata = pq.read_schema(path).metadata
     except (OSError, pa.ArrowInvalid):
         return None
     said = json.loads((metadata or {}).get(METADATA, b"{}"))

@@ -1,6 +1,6 @@
 """Where runs come from: directories with W&B run files, projects at W&B's cloud, or both mixed.
 
-    frames = load(["out", "entity/project"])
+    frames = load(["out", "entity/project"], CACHE)
 
 A source is a directory if there is one of that name, else a project if it reads `entity/project`;
 `wandb:entity/project` is a project in any case. A file that ends in `.parquet` holds committed runs
@@ -31,13 +31,12 @@ PARALLEL_BYTES = 50e6  # less is read sooner than another process has started
 FILES_PER_TASK = 4
 
 
-def load(sources: Sequence[str | Path], *, cache_dir: Path | None = CACHE) -> Frames:
+def load(sources: Sequence[str | Path], cache_dir: Path) -> Frames:
     """All runs that some sources have; see `analysis.logs.frames` for what comes back.
 
     Args:
         sources: directories, projects and files of committed runs.
         cache_dir: where run files and W&B's answers are kept as parquet, so that only what has changed is read again.
-            None keeps everything in memory, for small sources.
     """
     directories, projects, files = split(sources)
     found = _read_files(directories, cache_dir)
@@ -49,7 +48,7 @@ def load(sources: Sequence[str | Path], *, cache_dir: Path | None = CACHE) -> Fr
     return committed.merge([frames, *map(committed.read, files)]) if files else frames
 
 
-def _read_files(directories: Sequence[Path], cache_dir: Path | None) -> list[Fragment]:
+def _read_files(directories: Sequence[Path], cache_dir: Path) -> list[Fragment]:
     """The fragments that the run files below some directories are, in the order of their paths."""
     sources: dict[Path, str] = {}
     for top in directories:
@@ -58,8 +57,8 @@ def _read_files(directories: Sequence[Path], cache_dir: Path | None) -> list[Fra
                 sources.setdefault(path.resolve(), str(top))
     stats = {str(path): path.stat() for path in sorted(sources)}
     stamps = {path: f"{stat.st_size}:{stat.st_mtime_ns}" for path, stat in stats.items()}
-    files = None if cache_dir is None else cache_dir / "files"
-    found = read_changed(stamps, read_run_file, files, _in_processes, "reading W&B run files")
+    files, words = cache_dir / "files", "reading W&B run files"
+    found = read_changed(stamps, read_run_file, files, _in_processes, words)
     return [replace(fragment, source=sources[Path(fragment.place)]) for fragment in found]
 
 

@@ -53,7 +53,7 @@ class Call:
         """The runs that --runs names; none without an output directory where none was named."""
         asked = self.asked
         nothing = asked.runs == DEFAULT_RUNS and not Path(*DEFAULT_RUNS).is_dir()
-        frames = sources.load([] if nothing else asked.runs, cache_dir=asked.cache)
+        frames = sources.load([] if nothing else asked.runs, asked.cache)
         for condition in asked.where:
             frames = trials.meeting(condition, frames)
         return frames

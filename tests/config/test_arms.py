@@ -263,7 +263,7 @@ def test_recorded_runs_are_not_made_again_and_are_read_as_they_were(tmp_path, mo
     became = dict(zip(ids, ["finished", "collapsed", "finished", "unfinished"], strict=False))
     frames = made_frames(cells, status=lambda cell: became.get(cell["run_id"], "missing"))
     write_record(replace(frames, lines=whole.manifest), ["compare_tune"], tmp_path)
-    read = sources.load([path])
+    read = sources.load([path], tmp_path)
     assert read.cells_of()["run_id"].tolist() == ids
     assert set(read.runs["run_id"]) == set(ids[:3])
     assert set(read.runs["optimizer.name"]) == {"lozo"}

@@ -128,7 +128,7 @@ def test_a_typed_multirun_misses_what_was_deleted_and_never_pools_different_data
     before = command_line.read(changed(typed, "seed=0"), multirun=True)
     assert multirun.make(before) == 0  # two runs that the next command need not make
     assert multirun.make(command_line.read(typed, multirun=True)) == 0
-    frames = load([tmp_path / "out"], cache_dir=None)
+    frames = load([tmp_path / "out"], tmp_path / "cache")
     name = next(n for n in frames.sweeps if "seed=0,1" in n)
     table, notes = shown(frames, name)
     assert (list(table["method"]), list(table["seeds"])) == (
@@ -138,19 +138,19 @@ def test_a_typed_multirun_misses_what_was_deleted_and_never_pools_different_data
     assert notes == ""
     gone = Sweep.of(typed).runs[1]
     shutil.rmtree(gone.directory)
-    table, notes = shown(load([tmp_path / "out"], cache_dir=None), name)
+    table, notes = shown(load([tmp_path / "out"], tmp_path / "cache"), name)
     assert "1 of 5 runs of" in notes
     assert "(1 missing): `python train.py" in notes
     assert list(table["n"]) == [1, 1, 2]
     edit(data)
     assert multirun.make(command_line.read(typed, multirun=True)) == 0
-    table, notes = shown(load([tmp_path / "out"], cache_dir=None), name)
+    table, notes = shown(load([tmp_path / "out"], tmp_path / "cache"), name)
     assert list(table["n"]) == [1, 2, 2]
     assert "Not drawn: 4 runs" in notes
     assert "made earlier with other task.data_files.train" in notes
     # W&B's logs alone show the same table; they know an older run by the first sweep that made it
     shutil.rmtree(tmp_path / "out" / "sweeps")
-    again, notes = shown(load([tmp_path / "out"], cache_dir=None), name)
+    again, notes = shown(load([tmp_path / "out"], tmp_path / "cache"), name)
     assert again["run_ids"].tolist() == table["run_ids"].tolist()
     assert "Not drawn: 1 run under" in notes
 

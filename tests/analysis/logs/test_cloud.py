@@ -187,7 +187,7 @@ def ask(tmp_path: Path, *sources: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def _load(sources: list[str], cache: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     read_cloud.RUNS_PER_PAGE, read_cloud.STEPS_PER_PAGE = 2, 7
-    frames = load(sources, cache_dir=cache)
+    frames = load(sources, cache)
     histories = [frames.history.one(run_id) for run_id in frames.history.rows]
     return frames.runs, pd.concat(histories, ignore_index=True)
 

@@ -22,8 +22,8 @@ from tests.analysis.make_logs import config, cut_copy, history, predictions, sum
 ENDED = {"run/status": "finished"}
 
 
-def test_runs_and_history(quickstart: Path) -> None:
-    frames = load([quickstart], cache_dir=None)
+def test_runs_and_history(quickstart: Path, tmp_path: Path) -> None:
+    frames = load([quickstart], tmp_path / "cache")
     runs = frames.runs.set_index("run_id")
     assert list(runs.index) == ["bszo-3", "bszo-4", "mezo-1", "mezo-4", "mezo-5", "zero"]
     mezo = runs.loc["mezo-4"]
@@ -50,7 +50,7 @@ def test_later_fragment_wins_per_step(tmp_path: Path) -> None:
     second = [{"step": 10, "train/loss": 0.1}, {"step": 12, "train/loss": 0.2}]
     settings = config("mezo", 1e-4, provenance={"git_revision": "fff"})
     write_run(out, "r", settings, second, summary(2, [0.5, 0.6], 12))
-    frames = load([out], cache_dir=None)
+    frames = load([out], tmp_path / "cache")
     (run,) = frames.runs.to_dict("records")
     assert (run["fragments"], run["torn"], run["status"]) == (2, True, "finished")
     assert run["git_revisions"] == "1489d1e0000000000000000000000000000000ab fff"
@@ -65,7 +65,7 @@ def recorded_again(tmp_path, other: float):
     for run, last in (("a", 0.5), ("b", 0.5 + other)):
         rows = [{"step": step, "eval/val_loss": loss} for step, loss in ((1, 0.7), (2, last))]
         write_run(tmp_path / "first" if run == "a" else out, run, config("mezo", 1e-4), rows, ENDED)
-    first, again = load([tmp_path / "first"], cache_dir=None), load([out], cache_dir=None)
+    first, again = load([tmp_path / "first"], tmp_path / "cache"), load([out], tmp_path / "cache")
     rows = [{"run_id": run, "step": step, "eval/val_loss": loss}
             for run in "ab" for step, loss in ((1, 0.7), (2, 0.5))]  # fmt: skip
     kept = replace(
@@ -142,12 +142,12 @@ def test_a_run_that_ended_without_a_whole_file_is_named(tmp_path: Path, capsys: 
         (tmp_path / name).mkdir()
         (tmp_path / name / "status.json").write_text(json.dumps({"run/status": status}))
     write_run(tmp_path, "mezo-3", config("mezo", 1e-4), history(2, [0.5]), {})  # was not ended
-    load([tmp_path], cache_dir=None)
+    load([tmp_path], tmp_path / "cache")
     command = f"python -m zo.run log {tmp_path / 'mezo-1'} {tmp_path / 'mezo-3'}"
     assert command in capsys.readouterr().err
     write_run(tmp_path, "mezo-3", config("mezo", 1e-4), history(2, [0.5]), ENDED)
     shutil.copytree(tmp_path / "mezo-3", tmp_path / "a copy")
-    load([tmp_path], cache_dir=None)
+    load([tmp_path], tmp_path / "cache")
     said = capsys.readouterr().err
     assert "1 runs that have ended have no whole W&B file" in said
     assert "mezo-3" not in said
@@ -162,9 +162,9 @@ def test_only_changed_files_are_read_again(
     monkeypatch.setattr(
         sources, "read_run_file", lambda at: read.append(Path(at).name) or of_file(at)
     )
-    fresh = load([logs], cache_dir=None)
+    fresh = load([logs], tmp_path / "cache")
     for _ in ("read and kept", "kept"):
-        frames = load([logs], cache_dir=tmp_path / "kept")
+        frames = load([logs], tmp_path / "kept")
         pd.testing.assert_frame_equal(frames.runs, fresh.runs)
         for run_id in fresh.history.rows:
             kept, wanted = (one.history.one(run_id) for one in (frames, fresh))
@@ -173,7 +173,7 @@ def test_only_changed_files_are_read_again(
     (path,) = logs.glob("zero/wandb/offline-run-*/run-zero.wandb")
     path.write_bytes(path.read_bytes()[:-20])
     shutil.rmtree(logs / "mezo-1")
-    runs = load([logs], cache_dir=tmp_path / "kept").runs.set_index("run_id")
+    runs = load([logs], tmp_path / "kept").runs.set_index("run_id")
     assert read[2 * len(fresh.runs) :] == ["run-zero.wandb"]
     assert runs.loc["zero", "torn"]
     assert "mezo-1" not in runs.index
@@ -182,7 +182,7 @@ def test_only_changed_files_are_read_again(
 def test_committed_runs_have_their_cells_and_evaluations_beside_them(
     quickstart: Path, tmp_path: Path
 ) -> None:
-    frames = load([quickstart], cache_dir=None)
+    frames = load([quickstart], tmp_path / "cache")
     run_id = frames.runs.loc[frames.runs["status"] == "finished", "run_id"].iloc[-1]
     cell = dict.fromkeys(("sweep", "model", "task", "optimizer", "precision"), "a")
     cell |= {"run_id": run_id, "variant": {"optimizer.k": 2}, "seed": 0, "lr": 1e-3, "steps": 3}
@@ -190,7 +190,7 @@ def test_committed_runs_have_their_cells_and_evaluations_beside_them(
     rows = frames.history.one(run_id, ["eval/val_accuracy"]).dropna()
     rows.to_parquet(tmp_path / committed.EVALUATED)
     manifests.write([cell, cell | {"run_id": "gone", "lr": 1e-4}], tmp_path / committed.CELLS)
-    again = load([tmp_path / "runs.parquet"], cache_dir=None)
+    again = load([tmp_path / "runs.parquet"], tmp_path / "cache")
     kept = again.history.one(run_id, ["eval/val_accuracy"])
     assert kept["eval/val_accuracy"].tolist() == rows["eval/val_accuracy"].tolist()
     filled = fill(again.cells_of(["a"]), again.runs).set_index("run_id")
@@ -201,4 +201,4 @@ def test_committed_runs_have_their_cells_and_evaluations_beside_them(
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("no parquet")
     with pytest.raises(LogError, match="not a frame of runs"):
-        load([tmp_path / "a.parquet"])
+        load([tmp_path / "a.parquet"], tmp_path)

@@ -18,7 +18,7 @@ def test_every_key_is_logged_by_real_runs(tmp_path: Path) -> None:
     asked = ["-m", "optimizer=bszo,hizoo", "lr=1e-4,1e30", "steps=2", "eval_every=1", "threads=1"]
     command = [sys.executable, "train.py", *asked, f"out={tmp_path}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    frames = load([tmp_path], cache_dir=None)
+    frames = load([tmp_path], tmp_path / "cache")
     assert len(frames.runs) == 5, done.stderr[-2000:]
     logged = {key for one in frames.runs["run_id"] for key in frames.history.one(one)}
     written = dashboard.make("me", "zo", tmp_path / "dashboard")
