@@ -48,18 +48,18 @@ class Sweep:
     manifest: list[Cell]  # Of all runs, also recorded ones
 
     @classmethod
-    def of(cls, overrides: Sequence[str], whole: bool = False) -> "Sweep":
-        """Composes and checks every cell; `whole`: also those whose runs are recorded, which are not made again.
+    def of(cls, overrides: Sequence[str]) -> "Sweep":
+        """Composes and checks every cell.
 
         Raises:
             ConfigError: If one of them could not be run.
         """
-        return cls.composed(command_line.read(overrides, multirun=True), whole)
+        return cls.composed(command_line.read(overrides, multirun=True))
 
     @classmethod
-    def composed(cls, asked: CommandLine, whole: bool = False) -> "Sweep":
-        """Returns the different runs of a command line; `whole`: also recorded ones."""
-        known = frozenset() if whole else recorded(asked.stored_runs)
+    def composed(cls, asked: CommandLine) -> "Sweep":
+        """Returns the different runs of a command line, but for recorded ones, which are not made again."""
+        known = recorded(asked.stored_runs)
         if len(asked.cells) > 1 and not asked.sweep:
             added = [(cfg, None) for cfg in untrained([cfg for cfg, _ in asked.cells])]
             asked = replace(asked, cells=[*asked.cells, *added])

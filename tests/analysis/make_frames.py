@@ -42,7 +42,7 @@ def lines(*sweeps: str) -> list[dict[str, Any]]:
     """The manifests of sweeps in conf/sweep, each with `stage=` behind its name if it has stages."""
     register()
     typed = [f"sweep={name}".split() for name in sweeps]
-    return [line for words in typed for line in Sweep.of(words, whole=True).manifest]
+    return [line for words in typed for line in Sweep.of(words).manifest]
 
 
 def composed(*sweeps: str) -> pd.DataFrame:

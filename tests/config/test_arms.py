@@ -56,7 +56,7 @@ def test_every_line_has_the_same_number_of_settings_and_each_is_as_hydra_compose
 
 def test_a_stage_is_chosen_by_its_name_and_the_last_one_without():
     def seeds(*typed):
-        made = Sweep.of(["sweep=reward", *typed], whole=True)
+        made = Sweep.of(["sweep=reward", *typed, "hydra.sweeper.stored_runs=null"])
         also = {run.cfg.task.also is None for run in made.runs}
         return made.name, {run.cfg.seed for run in made.runs}, also
 
@@ -102,10 +102,10 @@ def test_typed_values_choose_among_the_lines():
 def test_a_cells_command_makes_a_cell_of_the_same_comparison():
     """Settings that other lines vary are typed, too, and change nothing."""
     one = (*TUNE, "optimizer=bszo", "lr=3e-4", "optimizer.eps=1e-4", "optimizer.m=6")
-    (cell,) = Sweep.of(one, whole=True).manifest
+    (cell,) = Sweep.of(one).manifest
     typed = cell["command"].split()[2:]
     assert "optimizer.k=2" in typed
-    (again,) = Sweep.of(typed, whole=True).manifest
+    (again,) = Sweep.of(typed).manifest
     assert again == cell
     assert not again["changed"]
 
@@ -128,7 +128,7 @@ def test_the_long_comparison_tunes_over_its_whole_budget_on_other_texts(tmp_path
     chosen = rates.drop_duplicates("line").assign(setting=[
         json.dumps({"lr": lr, "optimizer.eps": 1e-3}) for lr in rates.drop_duplicates("line")["lr"]])  # fmt: skip
     chosen.to_csv(tmp_path / "compare_smollm2_long.csv")
-    reported = Sweep.of(["sweep=compare_smollm2_long"], whole=True)
+    reported = Sweep.of(["sweep=compare_smollm2_long"])
     assert len(reported.runs) == 6 * 3 + 1
     assert {tuple(cell["levels"]) for cell in reported.manifest} == {(0.65, 0.6, 0.57)}
     texts = [{run.task.train_set_seed for run in runs}
@@ -257,12 +257,11 @@ def test_a_page_shows_what_was_tuned_and_what_has_just_begun(conf, status):
 
 def test_recorded_runs_are_not_made_again_and_are_read_as_they_were(tmp_path, monkeypatch):
     lozo = (*TUNE, "optimizer=lozo")
-    whole = Sweep.of(lozo, whole=True)
-    ids, path = [run.run_id for run in whole.runs], tmp_path / "runs.parquet"
-    cells = manifests.cells(whole.manifest)
+    lines, path = Sweep.of(lozo).manifest, tmp_path / "runs.parquet"
+    ids, cells = [line["run_id"] for line in lines], manifests.cells(lines)
     became = dict(zip(ids, ["finished", "collapsed", "finished", "unfinished"], strict=False))
     frames = made_frames(cells, status=lambda cell: became.get(cell["run_id"], "missing"))
-    write_record(replace(frames, lines=whole.manifest), ["compare_tune"], tmp_path)
+    write_record(replace(frames, lines=lines), ["compare_tune"], tmp_path)
     read = sources.load([path], tmp_path)
     assert read.cells_of()["run_id"].tolist() == ids
     assert set(read.runs["run_id"]) == set(ids[:3])
@@ -273,4 +272,3 @@ def test_recorded_runs_are_not_made_again_and_are_read_as_they_were(tmp_path, mo
     pd.testing.assert_frame_equal(before[LOSSES], after[LOSSES])
     monkeypatch.setattr(command_line.CommandLine, "stored_runs", path)
     assert [run.run_id for run in Sweep.of(lozo).runs] == ids[3:]
-    assert len(Sweep.of(lozo, whole=True).runs) == len(ids)

@@ -30,7 +30,8 @@ from zo.config.identity import run_id
 def test_a_line_is_that_of_a_run_and_has_the_command_that_makes_it_alone(
     grid, sweep, variants, inputs
 ):
-    made = Sweep.of(f"sweep={sweep}".split() if sweep else grid, whole=True)
+    every = f"sweep={sweep} hydra.sweeper.stored_runs=null"  # made again
+    made = Sweep.of(every.split() if sweep else grid)
     found = made.manifest
     assert [line["run_id"] for line in found] == [run.run_id for run in made.runs]
     for line, run in ((found[0], made.runs[0]), (found[-1], made.runs[-1])):

@@ -32,7 +32,7 @@ config.register()
 @cache
 def planned(sweep):
     """The runs and the count of cells of a sweep."""
-    found = Sweep.of([f"sweep={sweep}"], whole=True)
+    found = Sweep.of([f"sweep={sweep}"])
     assert found.name == sweep
     return found.runs, len(found.asked.cells)
 
