@@ -92,9 +92,9 @@ def hours_left(
         on_h200 = "on an H200 " * any(kind.mark for kind in costs)
         cost.append(f"{on_h200}at most {total:,.1f} hours")
     if unknown and not local:
-        cost.append(f"{unknown} runs of unknown step time (python -m launch.status --step-ms N)")
+        cost.append(f"{unknown} of unknown step time (python -m launch.status --step-ms N)")
     left = sum(not standing.ended for standing in found.values())
-    return f"{left} runs left" + ": " * bool(cost) + " and ".join(cost)
+    return f"{left} run{'s' * (left != 1)} left" + ": " * bool(cost) + " and ".join(cost)
 
 
 def progress(run: Run) -> str:

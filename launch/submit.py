@@ -93,7 +93,7 @@ class Submission:
             if chosen:
                 self._give(chosen)
         print(f"{len(before)} runs: {counted(before.values())}; {len(chosen)} submitted")
-        print(hours_left(self.sweep, before))
+        print(hours_left(self.sweep, before, local=isinstance(self.profile, LocalProfile)))
         return before
 
     def _give(self, runs: list[Run]) -> None:

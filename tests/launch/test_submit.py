@@ -66,7 +66,7 @@ def test_a_dry_run_writes_nothing_and_needs_no_slurm(
     assert submit.main([*grid, SLURM, "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:4]] == [run.run_id for run in runs]
-    assert lines[5].startswith("5 runs left: 4 runs of unknown step time")
+    assert lines[5].startswith("5 runs left: 4 of unknown step time")
     assert lines[6] == "5 runs: 5 missing; 0 submitted, 5 would be"
     assert not sbatch
     assert not (tmp_path / "out").exists()
