@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from zo.config.arms import Line, Staged, SweeperConfig, expand, staged
 from zo.config.checks import ConfigError, Problem
 from zo.config.composition import CONFIG_NAME, Composer, parse, with_own_keys
-from zo.config.explain import explain, explain_yaml, with_nearest, words
+from zo.config.explain import WORDS, explain, explain_yaml, with_nearest
 from zo.config.identity import check_paths
 from zo.config.method_file import with_options
 from zo.config.presets import CONFIG_DIR, shared_copy, trained_with
@@ -163,7 +163,7 @@ def _unknown_option(word: str) -> Problem:
         right = "`python -m launch.submit KEY=VALUE ... --dry-run` lists runs, `python train.py --cfg job` shows one"
         return Problem(word, ..., right)
     name, equals, value = key.partition("=")
-    written = f"{words()['neighbours'].get(name, name).partition(',')[0]}={value}"
+    written = f"{WORDS['neighbours'].get(name, name).partition(',')[0]}={value}"
     plainly = f"keys are written without dashes: {written}" if equals else "see --help"
     return Problem(word, ..., f"no such option; {plainly}")
 

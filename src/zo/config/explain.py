@@ -3,22 +3,14 @@
 import difflib
 import re
 from dataclasses import fields, is_dataclass
-from functools import cache
 from importlib.resources import files
-from typing import Any
 
 import yaml
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-
-@cache
-def words() -> dict[str, dict[str, str]]:
-    """Returns assets/errors.yaml."""
-    read: dict[str, Any] = yaml.safe_load(
-        files("zo").joinpath("assets/errors.yaml").read_text(encoding="utf-8")
-    )
-    return read
+ERRORS = files("zo").joinpath("assets/errors.yaml").read_text(encoding="utf-8")
+WORDS: dict[str, dict[str, str]] = yaml.safe_load(ERRORS)
 
 
 def explain(error: BaseException) -> str:
@@ -35,14 +27,14 @@ def explain(error: BaseException) -> str:
     first, schema = said.partition("\n")[0], getattr(error, "object_type", None)
     if is_dataclass(schema) and "not in" in first:
         names = [f.name for f in fields(schema)]
-        if key in words()["neighbours"] and getattr(error, "full_key", None) == key:
-            return f"{inside}no such key; here it is {words()['neighbours'][key]}"
-        if words()["renamed"].get(key) in names:
-            return f"{inside}is called {words()['renamed'][key]} now"
+        if key in WORDS["neighbours"] and getattr(error, "full_key", None) == key:
+            return f"{inside}no such key; here it is {WORDS['neighbours'][key]}"
+        if WORDS["renamed"].get(key) in names:
+            return f"{inside}is called {WORDS['renamed'][key]} now"
         close = difflib.get_close_matches(key.lower(), names, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
         return f"{inside}no such key; {hint}"
-    found = ((re.search(pattern, first), right) for pattern, right in words()["expected"].items())
+    found = ((re.search(pattern, first), right) for pattern, right in WORDS["expected"].items())
     return inside + next((match.expand(right) for match, right in found if match), first)
 
 
