@@ -103,14 +103,10 @@ def make_run(reviews_csv, tmp_path):
 
 
 def _run_on(reviews: Path, out: Path, *overrides: str):
-    from zo import config
-    from zo.config import command_line
+    from tests.support.runs import composed
 
-    config.register()
-    base = [*small_task(reviews), f"out={out}", "tracking.mode=disabled", "steps=4", "eval_every=2"]
-    as_paper = ["lr=1e-4", "patience=8", "precision.noise=torch", "precision.restore=merged"]
-    (run,) = command_line.runs([*base, *as_paper, *overrides])
-    return run
+    base = (*small_task(reviews), "steps=4", "eval_every=2", "lr=1e-4", "patience=8")
+    return composed(out, *base, "precision.noise=torch", "precision.restore=merged", *overrides)
 
 
 FINISHED = ("optimizer=mezo", "eval_every=1")

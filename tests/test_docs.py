@@ -16,6 +16,7 @@ from nbclient import NotebookClient
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from launch.profile import SlurmProfile
+from tests.support.runs import composed
 from tests.support.tiny_models import VOCABULARY, llama
 from zo import config
 from zo.config import command_line
@@ -75,7 +76,7 @@ def test_every_module_answers_help(module, monkeypatch, capsys):
     assert len(capsys.readouterr().out) > 80
 
 
-FEW = ["steps=2", "eval_every=2", "batch_size=4", "tracking.mode=disabled", "task.train_size=8"]
+FEW = ["steps=2", "eval_every=2", "batch_size=4", "task.train_size=8"]
 FEW += ["task.validation_size=4", "task.test_size=4", "task.max_new_tokens=4"]
 PAGE = (ROOT / "docs" / "your-own.md").read_text()
 
@@ -87,9 +88,8 @@ def test_a_command_on_data_of_ones_own_ends_with_a_model_that_transformers_loads
 ):
     monkeypatch.chdir(ROOT)
     runpy.run_path("examples/make_t5.py")["make"](str(tmp_path / "t5"))
-    config.register()
     words = shlex.split(command.replace("model.path=t5", f"model.path={tmp_path / 't5'}"))
-    (cfg,) = command_line.runs([*words, *FEW, f"out={tmp_path / 'out'}"])
+    cfg = composed(tmp_path / "out", *words, *FEW)
     summary = run(cfg)
     assert (summary["run/status"], summary["run/steps"]) == ("finished", 2)
     (directory,) = (tmp_path / "out").glob("mezo-*")

@@ -6,14 +6,13 @@ import pytest
 import torch
 
 import zo
+from tests.support.runs import rows_once_run
 from tests.support.tiny_models import opt
 from tests.support.tiny_runs import TinyRun
 from zo.config import ConfigError
 from zo.lm import initial_weights
 from zo.lm.config import ModelConfig
-from zo.run.runner import run
 from zo.run.store.directory import directory_of
-from zo.run.store.rows import read_rows
 from zo.weights import anchor
 from zo.weights.anchor import Drift
 from zo.weights.space import ParameterSpace
@@ -21,24 +20,19 @@ from zo.weights.space import ParameterSpace
 PULLED = ("optimizer=mezo", "optimizer.anchor=start", "optimizer.anchor_decay=1e3")
 
 
-def rows_of(cfg):
-    run(cfg)
-    return read_rows(directory_of(cfg))
-
-
 @pytest.mark.process
 def test_weights_of_the_start_are_read_from_the_models_files_where_a_copy_is_large(
     make_run, monkeypatch, tmp_path
 ):
     """The run has the same bits; its distance from the start is smaller than without a pull."""
-    free = rows_of(make_run("optimizer=mezo"))
-    copied = rows_of(make_run(*PULLED))
+    free = rows_once_run(make_run("optimizer=mezo"))
+    copied = rows_once_run(make_run(*PULLED))
     monkeypatch.setattr(initial_weights, "HOST_SHARE", 0.0)
     reads, read = [], initial_weights._read
     monkeypatch.setattr(
         initial_weights, "_read", lambda *given: reads.append(given[1]) or read(*given)
     )
-    again = rows_of(make_run(*PULLED, f"out={tmp_path / 'again'}"))
+    again = rows_once_run(make_run(*PULLED, f"out={tmp_path / 'again'}"))
     assert (
         len({*reads}) == len(reads) / 5
     )  # each tensor once to compare, and once at each of 4 steps
@@ -119,7 +113,7 @@ def test_another_task_is_scored_at_each_evaluation_and_is_part_of_the_run(make_r
         "}, t", "}, max_length: 32, test_size: 48, t"
     )
     cfg, plain = make_run("optimizer=mezo", f"task.also={also}"), make_run("optimizer=mezo")
-    rows, without = rows_of(cfg), rows_of(plain)
+    rows, without = rows_once_run(cfg), rows_once_run(plain)
     assert directory_of(cfg) != directory_of(plain)
     for row, other in zip(rows, without, strict=True):
         assert row["train/losses"] == other["train/losses"]
@@ -129,11 +123,11 @@ def test_another_task_is_scored_at_each_evaluation_and_is_part_of_the_run(make_r
 
 
 def test_what_rounding_leaves_of_a_step_is_logged_and_said_once(make_run, capsys):
-    rows = rows_of(make_run("optimizer=mezo", "precision=bf16", "lr=1e-6"))
+    rows = rows_once_run(make_run("optimizer=mezo", "precision=bf16", "lr=1e-6"))
     assert [row.get("optim/survives") is not None for row in rows] == [False, True, False, True]
     assert (
         capsys.readouterr().out.count("of the step is left after rounding to torch.bfloat16") == 1
     )
     assert all(row["optim/survives"] < 0.5 for row in rows[1::2])
-    (warned,) = {row.get("optim/survives") for row in rows_of(make_run("optimizer=mezo"))}
+    (warned,) = {row.get("optim/survives") for row in rows_once_run(make_run("optimizer=mezo"))}
     assert warned is None

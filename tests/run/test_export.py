@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from tests.support.runs import REVIEWS_TINY
 from tests.support.tiny_models import VOCABULARY, llama, random_model, tokenizer
 from zo import export as export_command
 from zo.lm import load as loading
@@ -28,7 +29,6 @@ from zo.run.store.rows import trajectory_of
 from zo.weights.restore import FactoredPolicy
 from zo.weights.space import ParameterSpace
 
-REVIEWS_TINY = Path(export_command.__file__).parent / "assets" / "reviews-tiny"
 EXACT = ("optimizer=mezo", "precision.noise=philox", "precision.restore=streamed")
 TOKENS = torch.arange(5, 15)[None]
 

@@ -3,16 +3,14 @@
 import os
 import re
 import shutil
-import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.victims import At, armed
-from zo import config
-from zo.config import command_line, method_code
+from tests.support.runs import composed, stopped_after
+from zo.config import method_code
 from zo.config.identity import check_paths
 from zo.extras import Trust
 from zo.optim import OPTIMIZERS, Method
@@ -20,7 +18,6 @@ from zo.run.__main__ import main
 from zo.run.command import make
 from zo.run.logs.tracking import read_status
 from zo.run.runner import run
-from zo.run.signals import Interrupted
 from zo.run.store.directory import directory_of, freeze
 from zo.run.store.inputs import Inputs, digest_examples
 from zo.run.store.rows import trajectory_of
@@ -141,7 +138,7 @@ def test_a_file_exchanged_in_the_middle_is_refused_and_put_back_goes_on(make_run
     """The run is stopped by a signal on its way, and says so."""
     cfg = make_run("optimizer=mezo", f"task.data_files.train={reviews}")
     directory, whole = directory_of(cfg), reviews.read_bytes()
-    with armed(At("zo.run.loop._step", 3, "after", signal.SIGTERM)), pytest.raises(Interrupted):
+    with stopped_after(3):
         make(cfg)
     said = capsys.readouterr().err.splitlines()[-1]
     assert said == "stopped at step 3, saved; the same command goes on from there"
@@ -201,20 +198,10 @@ def rewarded(folder, function, *more):
     """Returns a run with a reward."""
     prompts = folder / "prompts.jsonl"
     prompts.write_text("".join(f'{{"text": "a film {i}"}}\n' for i in range(30)))
-    sizes = [
-        f"task.{split}_size={n}" for split, n in (("train", 6), ("validation", 2), ("test", 2))
-    ]
-    own = [f"task.path={prompts}", f"objective.function={function}", "task.max_new_tokens=2"]
-    short = [
-        "steps=1",
-        "batch_size=2",
-        "lr=1e-3",
-        "tracking.mode=disabled",
-        f"out={folder / 'out'}",
-    ]
-    config.register()
-    (cfg,) = command_line.runs(["task=reward", "optimizer=mezo", *short, *sizes, *own, *more])
-    return cfg
+    sizes = ("task.train_size=6", "task.validation_size=2", "task.test_size=2", "batch_size=2")
+    own = ("task=reward", f"task.path={prompts}", f"objective.function={function}")
+    short = ("optimizer=mezo", "steps=1", "lr=1e-3", "task.max_new_tokens=2")
+    return composed(folder / "out", *own, *sizes, *short, *more)
 
 
 def test_a_reward_and_what_it_imports_from_its_folder_are_part_of_the_run(tmp_path, monkeypatch):

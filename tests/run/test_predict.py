@@ -4,19 +4,17 @@ import csv
 import io
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support import hub_copies
-from zo import config, export, predict
-from zo.config import command_line
+from tests.support.runs import REVIEWS_TINY, composed
+from zo import export, predict
 from zo.run.assembly import Session
 from zo.run.runner import run
 from zo.run.store.directory import directory_of
 
-REVIEWS_TINY = Path(export.__file__).parent / "assets" / "reviews-tiny"
 LABELS = ("neg", "pos")
 
 
@@ -31,11 +29,8 @@ def own_csv(tmp_path_factory, reviews_csv):
 
 
 def configured(out, *overrides):
-    config.register()
     few = ["model=reviews-tiny", "optimizer=mezo", "lr=1e-3", "steps=2", "eval_every=1"]
-    quiet = [f"out={out}", "tracking.mode=disabled"]
-    (cfg,) = command_line.runs([*few, *quiet, *overrides])
-    return cfg
+    return composed(out, *few, *overrides)
 
 
 def own_run(data, out, *overrides):

@@ -5,21 +5,19 @@ import re
 
 import pytest
 
-from zo import config
-from zo.config import command_line, identity
+from tests.support.runs import composed, rows_of
+from zo.config import identity
 from zo.lm.scoring.states import KeptStates
 from zo.run import reuse
 from zo.run.assembly import Session
 from zo.run.reuse import begin_reuse
 from zo.run.runner import run
-from zo.run.store.directory import directory_of
-from zo.run.store.rows import read_rows
 
 LAST = ("adapter=layers", "adapter.layers=last:1")
 
 
 def losses_of(cfg):
-    return [row["train/losses"] for row in read_rows(directory_of(cfg))]
+    return [row["train/losses"] for row in rows_of(cfg)]
 
 
 @pytest.mark.parametrize(
@@ -98,23 +96,20 @@ def test_what_is_kept_or_computed_once_is_said(make_run, overrides, said):
 
 def test_the_budget_is_part_of_a_run_whose_blocks_are_frozen_alone(make_run):
     """Which split is kept decides the last bits of its losses."""
-    of = lambda *overrides: identity.run_id(make_run("optimizer=mezo", *overrides))  # noqa: E731
-    assert (
-        of(*LAST)
-        == of(*LAST, "precision.prefix_cache_gib=1")
-        != of(*LAST, "precision.prefix_cache_gib=0")
-    )
-    assert of() == of("precision.prefix_cache_gib=0")
+    none, most = "precision.prefix_cache_gib=0", "precision.prefix_cache_gib=1"
+    choices = (LAST, (*LAST, most), (*LAST, none), (), (none,))
+    ids = [identity.run_id(make_run("optimizer=mezo", *choice)) for choice in choices]
+    assert ids[0] == ids[1] != ids[2]
+    assert ids[3] == ids[4]
 
 
 def test_a_loss_of_generated_texts_is_left_alone(tmp_path):
     path = tmp_path / "own.jsonl"
     lines = [{"prompt": f"a film {i}", "completion": " good"} for i in range(24)]
     path.write_text("".join(json.dumps(of) + "\n" for of in lines))
-    config.register()
     task = ("task=completion", f"task.path={path}", "objective=generation", "task.max_new_tokens=2")
-    small = ("model=reviews-tiny", "optimizer=mezo", f"out={tmp_path}", "tracking.mode=disabled")
-    (cfg,) = command_line.runs([*LAST, *task, *small, "steps=2", "batch_size=4"])
+    small = ("model=reviews-tiny", "optimizer=mezo", "steps=2", "batch_size=4")
+    cfg = composed(tmp_path, *LAST, *task, *small)
     session = Session.open(cfg)
     line = begin_reuse(cfg, session)
     assert "the texts that a step generates are continued" in line
@@ -134,13 +129,7 @@ def test_runs_of_a_process_share_what_is_kept(make_run, monkeypatch, tmp_path):
     reuse._last.clear()
     run(second[1])
     assert losses_of(second[0]) == losses_of(second[1])
-    other = make_run(
-        "adapter=layers",
-        "adapter.layers=last:1",
-        "optimizer=mezo",
-        "model.weights=random",
-        "seed=2",
-    )
+    other = make_run(*LAST, "optimizer=mezo", "model.weights=random", "seed=2")
     before = len(computed)
     run(other)
     assert len(computed) > before + first / 2  # of other weights

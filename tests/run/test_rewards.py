@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.runs import composed, rows_of
 from tests.support.victims import KILLED, At, exit_statuses, what_it_came_to
-from zo import config
-from zo.config import command_line
 from zo.rewards.rating import RewardError
 from zo.run.__main__ import main
 from zo.run.logs.tracking import read_status
@@ -18,21 +17,9 @@ from zo.run.store.rows import read_rows
 
 pytestmark = pytest.mark.process
 
-SMALL = (
-    "optimizer=mezo",
-    "optimizer.eps=3e-2",
-    "lr=1e-2",
-    "steps=4",
-    "eval_every=2",
-    "batch_size=3",
-)
-SMALL += (
-    "task.train_size=6",
-    "task.validation_size=4",
-    "task.test_size=4",
-    "task.max_new_tokens=5",
-)
-SMALL += ("precision.restore=snapshot", "threads=1", "tracking.mode=disabled", "device=cpu")
+SMALL = ("optimizer=mezo", "optimizer.eps=3e-2", "precision.restore=snapshot", "lr=1e-2", "steps=4")
+SMALL += ("eval_every=2", "batch_size=3", "threads=1", "device=cpu", "task.max_new_tokens=5")
+SMALL += ("task.train_size=6", "task.validation_size=4", "task.test_size=4")
 GYM = ("task=reasoning_gym", "task.name=spell_backward", "task.samples=2", "task.temperature=1.0")
 RULES = """
 def vowels(prompts, texts):
@@ -49,19 +36,14 @@ def equal(prompts, texts):
 """
 
 
-def made(folder, *overrides):
-    config.register()
-    (cfg,) = command_line.runs([*SMALL, f"out={folder}", *overrides])
-    return cfg
-
-
 def own(folder, *overrides):
     """Returns a run on prompts of one's own."""
     folder.mkdir(exist_ok=True)
     (folder / "rules.py").write_text(RULES)
     rows = [{"prompt": f"a film {i}", "need": None if i % 3 == 0 else i} for i in range(20)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return made(folder / "out", "task=reward", f"task.path={folder / 'prompts.jsonl'}", *overrides)
+    task = ("task=reward", f"task.path={folder / 'prompts.jsonl'}")
+    return composed(folder / "out", *SMALL, *task, *overrides)
 
 
 def test_a_generated_task_is_scored_beside_the_runs_own(tmp_path):
@@ -70,13 +52,15 @@ def test_a_generated_task_is_scored_beside_the_runs_own(tmp_path):
     options = "options: {min_word_len: 3, max_word_len: 4}"
     also = f"task.also={{path: 'reasoning_gym:spell_backward', {options}, {sizes}}}"
     tiny = ("model=reasoning-tiny", "steps=0")
-    spelled = made(tmp_path / "out", *tiny, *GYM[:2], f"task.{options.replace(': {', '={', 1)}")
+    spelled = composed(
+        tmp_path / "out", *SMALL, *tiny, *GYM[:2], f"task.{options.replace(': {', '={', 1)}"
+    )
     expected = run(spelled)["best/val_reward"]
     functions = f"objective.function={tmp_path}/rules.py:vowels"
     run(before := own(tmp_path, *tiny, functions, also))
-    assert read_rows(directory_of(before))[-1]["eval/also_reward"] == expected
+    assert rows_of(before)[-1]["eval/also_reward"] == expected
     run(trained := own(tmp_path, tiny[0], functions, also))
-    evaluated = [row for row in read_rows(directory_of(trained)) if "eval/val_reward" in row]
+    evaluated = [row for row in rows_of(trained) if "eval/val_reward" in row]
     assert len(evaluated) == 2
     assert all(0 <= row["eval/also_reward"] <= 1 < row["eval/val_reward"] for row in evaluated)
 
@@ -130,11 +114,11 @@ def test_a_function_that_fails_later_stops_the_run_at_its_text_and_the_run_goes_
     ):
         run(cfg)
     assert read_status(directory_of(cfg))["run/status"] == "failed"
-    before = len(read_rows(directory_of(cfg)))
+    before = len(rows_of(cfg))
     assert 0 < before < 4
     with pytest.raises(RewardError):
         run(cfg)  # on a new pool, from where it stopped
-    assert len(read_rows(directory_of(cfg))) >= before
+    assert len(rows_of(cfg)) >= before
 
 
 def test_failures_count_and_a_number_stands_for_them(tmp_path, capsys):
@@ -145,7 +129,7 @@ def test_failures_count_and_a_number_stands_for_them(tmp_path, capsys):
         "objective.on_error=-2",
     )
     assert run(cfg)["run/status"] == "finished"
-    last = read_rows(directory_of(cfg))[-1]
+    last = rows_of(cfg)[-1]
     assert last["reward/errors"] == last["reward/errors/raise"] == 2 * 3
     assert last["reward/mean"] == -2
     events = [row for row in texts(directory_of(cfg)) if row.get("error")]
@@ -167,19 +151,23 @@ def test_equal_rewards_are_said_after_twenty_steps(tmp_path, capsys):
 
 
 def test_a_generated_task_is_scored_by_its_own_scorer_beside_a_constant_answer(tmp_path, capsys):
-    cfg = made(tmp_path, *GYM, "task.name=coin_flip", "task.samples=1", "task.temperature=0")
+    cfg = composed(
+        tmp_path, *SMALL, *GYM, "task.name=coin_flip", "task.samples=1", "task.temperature=0"
+    )
     assert run(cfg)["run/status"] == "finished"
     said = capsys.readouterr().out
     assert "reward of the best constant answer, " in said
     assert "so take other task.options" in said
-    row = read_rows(directory_of(cfg))[1]
+    row = rows_of(cfg)[1]
     assert row["eval/val_constant"] > 0.5
 
 
 def test_a_scorer_that_raises_on_every_text_gives_zeros(tmp_path, capsys):
-    cfg = made(tmp_path, *GYM, "task.name=prime_factorization", "steps=1", "eval_every=1")
+    cfg = composed(
+        tmp_path, *SMALL, *GYM, "task.name=prime_factorization", "steps=1", "eval_every=1"
+    )
     assert run(cfg)["run/status"] == "finished"
-    (row,) = read_rows(directory_of(cfg))
+    (row,) = rows_of(cfg)
     assert row["reward/errors/raise"] == 2 * 2 * 3
     assert "ValueError" in capsys.readouterr().out
 
@@ -193,7 +181,8 @@ def test_a_run_on_several_processes_or_killed_has_the_bits_of_one(tmp_path, worl
         given += "precision.restore=streamed", "precision.noise=philox"
     places = "null", where, where
     cfgs = [
-        made(tmp_path / f"copy{i}", *given, f"model.offload={of}") for i, of in enumerate(places)
+        composed(tmp_path / f"copy{i}", *SMALL, *given, f"model.offload={of}")
+        for i, of in enumerate(places)
     ]
     one, several, killed = map(freeze, cfgs)
     assert main([str(one)]) == 0

@@ -12,9 +12,8 @@ from itertools import chain
 import pytest
 
 from tests.support import hub_copies
+from tests.support.runs import composed, rows_of
 from tests.support.victims import what_it_came_to
-from zo import config
-from zo.config import command_line
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.run import loop
 from zo.run.assembly import Assembly, Session
@@ -23,12 +22,8 @@ from zo.run.logs.tracking import read_status
 from zo.run.results.replay import replay_to
 from zo.run.runner import run
 from zo.run.store.directory import DirectoryError, directory_of
-from zo.run.store.rows import read_rows, trajectory_of
+from zo.run.store.rows import trajectory_of
 from zo.tasks.examples import batch_indices
-
-
-def rows_of(cfg):
-    return read_rows(directory_of(cfg))
 
 
 def test_a_run_logs_every_step_and_every_evaluation(make_run):
@@ -244,10 +239,9 @@ def test_models_adapters_quantisation_methods_and_precisions_go_together(make_ru
 def test_copa_trains_on_its_true_choices_alone_and_chooses_among_both(tmp_path):
     """A dozen made-up premises."""
     copy = hub_copies.write(tmp_path / "copa", "copa")
-    config.register()
     task = ["task=copa", f"task.path={copy}", "task.train_size=12", "task.validation_size=6"]
     few = ["model=reviews-tiny", "optimizer=mezo", "steps=2", "batch_size=4"]
-    (cfg,) = command_line.runs([*task, *few, f"out={tmp_path / 'out'}", "tracking.mode=disabled"])
+    cfg = composed(tmp_path / "out", *task, *few)
     session = Session.open(cfg)
     assert {len(e.candidate_ids) for e in session.train} == {1}
     assert {len(e.candidate_ids) for e in session.validation + session.test} == {2}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.runs import REVIEWS_TINY
 from tests.support.victims import what_it_came_to
 from zo.lm.config import ModelError
 from zo.run import loop
@@ -15,19 +16,17 @@ from zo.run.results.export import export
 from zo.run.runner import run
 from zo.run.signals import Interrupted
 from zo.run.store.directory import directory_of
-from zo.tasks import package_files
 from zo.weights.offload import backing_store
 from zo.weights.offloaded import offload_of
 
 STREAMED = "precision.restore=streamed", "precision.noise=philox"
 ON_DISK = (*STREAMED, "model.offload=disk")
-PATH = "package:zo/assets/reviews-tiny"
 
 
 @pytest.fixture
 def weights(tmp_path) -> Path:
     """A copy of the model's files."""
-    shutil.copytree(package_files.resolve(PATH), tmp_path / "weights")
+    shutil.copytree(REVIEWS_TINY, tmp_path / "weights")
     return tmp_path / "weights"
 
 

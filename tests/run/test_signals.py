@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.victims import At, armed
+from tests.support.runs import stopped_after
 from zo.run.assembly import Session
 from zo.run.command import make
 from zo.run.signals import HEEDED, Interrupted, requests
@@ -80,7 +80,7 @@ def test_a_run_that_is_loading_stops_at_once(make_run, monkeypatch, capsys):
 
 def test_a_step_that_cannot_be_replayed_is_saved_before_the_run_stops(make_run):
     cfg = make_run("optimizer=adam")
-    with armed(At("zo.run.loop._step", 3, "after", signal.SIGTERM)), pytest.raises(Interrupted):
+    with stopped_after(3):
         make(cfg)
     assert checkpoint.steps(directory_of(cfg)) == [3]
 

@@ -1,7 +1,6 @@
 """Tracking: W&B's offline file holds what metrics.jsonl holds, and losing W&B loses nothing."""
 
 import json
-import signal
 import socket
 
 import psutil
@@ -10,14 +9,13 @@ import wandb
 
 from analysis.logs import run_file
 from tests.support.crowd import free_port
-from tests.support.victims import At, armed
+from tests.support.runs import stopped_after
 from zo.config import TrackingConfig
 from zo.config.settings import chosen_mode
 from zo.run.__main__ import main
 from zo.run.logs import wandb_run
 from zo.run.logs.tracking import RunLog
 from zo.run.runner import run
-from zo.run.signals import Interrupted
 from zo.run.store.directory import directory_of
 from zo.run.store.rows import read_rows
 
@@ -33,7 +31,7 @@ def logged_in(directory):
 def test_wandb_offline_file_equals_metrics_jsonl_also_of_a_run_that_was_stopped(make_run):
     """The first attempt's file is written anew, from metrics.jsonl, with the steps that stay."""
     cfg = make_run("optimizer=bszo", "tracking.mode=offline", "tracking.group=quickstart")
-    with armed(At("zo.run.loop._step", 3, "after", signal.SIGTERM)), pytest.raises(Interrupted):
+    with stopped_after(3):
         run(cfg)
     summary, directory = run(cfg), directory_of(cfg)
     logged, rows = logged_in(directory), read_rows(directory)
@@ -148,7 +146,7 @@ def test_a_run_that_is_made_anew_has_another_id_at_wandb_and_keeps_it(make_run):
     directory = directory_of(cfg)
     first = logged_in(directory)
     cfg.resume = False
-    with armed(At("zo.run.loop._step", 2, "after", signal.SIGTERM)), pytest.raises(Interrupted):
+    with stopped_after(2):
         run(cfg)
     stopped = logged_in(directory)
     assert first.place != stopped.place
