@@ -39,28 +39,19 @@ def flip_labels(path: Path) -> None:
 
 
 def test_flipped_labels_are_another_run(make_run, reviews, capsys):
+    """Also where the file keeps its time stamp."""
     cfg = make_run("optimizer=mezo", f"task.data_files.train={reviews}")
     os.utime(reviews, (0, 0))  # long ago: its digest is kept
     run(cfg)
     first = directory_of(cfg)
     flip_labels(reviews)
-    os.utime(reviews, (9, 9))
+    os.utime(reviews, (0, 0))
     assert directory_of(cfg) != first
     run(cfg)
     assert len(list(Path(cfg.out).iterdir())) == 2
     said = capsys.readouterr().out
     assert "finished before" not in said
     assert f"a new run, not {first}: task.data_files.train has another content" in said
-
-
-def test_a_file_that_is_replaced_with_its_time_stamp_is_another_run(make_run, reviews):
-    cfg = make_run("optimizer=mezo", f"task.data_files.train={reviews}")
-    ids = []
-    for _ in range(2):
-        os.utime(reviews, (0, 0))
-        ids.append(directory_of(cfg))
-        flip_labels(reviews)
-    assert len({*ids}) == 2
 
 
 @pytest.mark.process
@@ -123,10 +114,7 @@ def test_a_methods_code_counts_where_no_commit_has_it(tmp_path, monkeypatch):
         ("optim/mezo.py|class MeZO(|class MeZO (", {"mezo", "mine"}),
         ("optim/mine.py|mine|other", {"mine"}),
         ("weights/updates.py|def add_(|def add_ (", {"mezo", "bszo", "mine"}),
-        (
-            "optim/config_spsa.py|class MeZOConfig(|class MeZOConfig (",
-            {"mezo", "bszo", "mine"},
-        ),
+        ("optim/config_spsa.py|class MeZOConfig(|class MeZOConfig (", {"mezo", "bszo", "mine"}),
         ("optim/lozo.py|class LOZO(|class LOZO (", set()),
     ):
         now = codes(edit)

@@ -46,11 +46,20 @@ def predicted(capsys, *arguments):
     return list(csv.DictReader(io.StringIO(said.out))), said.err
 
 
+def refused(capsys, *arguments):
+    """Returns the line that the command ends with."""
+    assert predict.main([*map(str, arguments)]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    return said
+
+
+def triples(rows):
+    return [(r["label"], r["predicted"], float(r["probability"])) for r in rows]
+
+
 def stored(directory):
     with (directory / "predictions.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    rows = [row for row in rows if row["split"] == "test"]
-    return [(r["label"], r["predicted"], float(r["probability"])) for r in rows]
+        return triples(row for row in csv.DictReader(file) if row["split"] == "test")
 
 
 def write_test_file(cfg, path, labelled=True):
@@ -71,20 +80,16 @@ ROBERTA = (
 WORDS = ("task.prompt='{review} All in all it was'", "task.candidates=[' bad',' good']")
 
 
-def several(*overrides):
-    return pytest.param(overrides, marks=pytest.mark.process)
-
-
 @pytest.mark.parametrize(
     "overrides",
     [
         (*WORDS, "adapter=lora", "model.quantization=int8", "lr=1e-2"),
-        several(),
-        several("optimizer=sgd", "checkpoint.keep_best=true", *WORDS),
-        several("adapter=prefix", "precision.restore=snapshot"),
-        several("optimizer=lozo", "precision.restore=factors"),
-        several(*ROBERTA, "precision.restore=merged"),
-        several("precision=bf16", "objective=metric", *WORDS),
+        (),
+        ("optimizer=sgd", "checkpoint.keep_best=true", *WORDS),
+        ("adapter=prefix", "precision.restore=snapshot"),
+        ("optimizer=lozo", "precision.restore=factors"),
+        (*ROBERTA, "precision.restore=merged"),
+        ("precision=bf16", "objective=metric", *WORDS),
     ],
 )
 @pytest.mark.process
@@ -100,13 +105,12 @@ def test_predictions_on_the_test_file_are_the_runs(own_csv, tmp_path, capsys, ov
     assert export.main([str(directory), "--out", str(weights)]) == 0
     for source in (directory, weights):
         rows, said = predicted(capsys, source, file)
-        found = [(r["label"], r["predicted"], float(r["probability"])) for r in rows]
+        found, expected = triples(rows), stored(directory)
         if source == directory:
-            assert found == stored(directory)
+            assert found == expected
         else:  # weights whose factors were merged
-            assert [of[:2] for of in found] == [of[:2] for of in stored(directory)]
-            probabilities = [of[2] for of in stored(directory)]
-            assert [of[2] for of in found] == pytest.approx(probabilities, abs=1e-4)
+            assert [of[:2] for of in found] == [of[:2] for of in expected]
+            assert [of[2] for of in found] == pytest.approx([of[2] for of in expected], abs=1e-4)
         assert f"accuracy {summary['best/test_accuracy']:.1%} of 48 rows" in said
         assert f"macro F1 {summary['best/test_macro_f1']:.1%}" in said
 
@@ -120,10 +124,8 @@ def test_labels_are_not_needed_and_do_not_change_predictions(own_csv, tmp_path, 
     rows, said = predicted(capsys, directory_of(cfg), file)
     assert list(rows[0]) == ["row", "review", "predicted", "probability"]
     assert said == ""
-    _, *expected = zip(*stored(directory_of(cfg)), strict=True)
-    assert [(r["predicted"], float(r["probability"])) for r in rows] == [
-        *zip(*expected, strict=True)
-    ]
+    found = [(r["predicted"], float(r["probability"])) for r in rows]
+    assert found == [of[1:] for of in stored(directory_of(cfg))]
     assert predict.main([str(directory_of(cfg)), str(file), "--out", str(out)]) == 0
     assert list(csv.DictReader(out.open())) == rows
     assert capsys.readouterr().out == f"{out}: 48 rows\n"
@@ -210,20 +212,17 @@ def test_what_cannot_be_predicted_is_said_in_a_sentence(own_csv, tmp_path, capsy
         ("review,sentiment\nfine,good\n", (), "'good', which is none of 'neg', 'pos'"),
         (None, (), f"{other}: there is no such file"),
         ("review\nfine\n", ("--step", "7"), "step 7 is beyond its last one, 1"),
-        ("review\nfine\n", ("--out", str(other)), "must be a file in a directory that is there"),
-        ("review\nfine\n", ("--out", str(tmp_path / "no" / "x")), "in a directory that is there"),
+        ("review\nfine\n", ("--out", other), "must be a file in a directory that is there"),
+        ("review\nfine\n", ("--out", tmp_path / "no" / "x"), "in a directory that is there"),
         ("review\nfine\n", ("--device", "cuda:7"), "device=cuda:7"),
     ):
         other.unlink(missing_ok=True)
         if content is not None:
             other.write_text(content)
-        assert predict.main([str(run_), str(other), *arguments]) == 2
-        (said,) = capsys.readouterr().err.splitlines()
-        assert why in said
+        assert why in refused(capsys, run_, other, *arguments)
     other.write_text("review\nfine\n")
     (run_ / "task.json").write_text('{"kinds": 1}')
-    assert predict.main([str(run_), str(other)]) == 2
-    assert "task.json is not the run's task" in capsys.readouterr().err
+    assert "task.json is not the run's task" in refused(capsys, run_, other)
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "zo.yaml").write_text("task: x")
@@ -233,5 +232,4 @@ def test_what_cannot_be_predicted_is_said_in_a_sentence(own_csv, tmp_path, capsy
         (tmp_path / "nothing", "has neither config.yaml nor zo.yaml"),
         (directory_of(icl), "optimizer=icl reads the training examples at every evaluation"),
     ):
-        assert predict.main([str(source), str(other)]) == 2
-        assert why in capsys.readouterr().err
+        assert why in refused(capsys, source, other)

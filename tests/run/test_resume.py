@@ -81,10 +81,8 @@ def test_random_kills_and_damaged_files_change_nothing(frozen, overrides):
     assert what_it_came_to(run) == what_it_came_to(twin)
 
 
-APPEND, STEP = (
-    "zo.record.appender.Appender.write",
-    "zo.run.loop._step",
-)  # 1: attempts.jsonl, then rows
+STEP = "zo.run.loop._step"
+APPEND = "zo.record.appender.Appender.write"  # 1: attempts.jsonl, then rows
 CHAINS = {
     "records": [
         *(At(APPEND, call, "half") for call in (1, 2, 3, 4)),

@@ -11,8 +11,7 @@ from itertools import chain
 
 import pytest
 
-from tests.support import hub_copies
-from tests.support.runs import composed, rows_of
+from tests.support.runs import rows_of
 from tests.support.victims import what_it_came_to
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.run import loop
@@ -42,6 +41,8 @@ def test_a_run_logs_every_step_and_every_evaluation(make_run):
 def test_a_loss_in_parts_is_the_mean_over_all_tokens_of_the_mini_batch(make_run):
     words = "task.candidates=[' terrible',' great film indeed']"  # of one and of three tokens
     session = Session.open(make_run("task.objective=lm", "distributed.shards=4", words))
+    assert {len(e.candidate_ids) for e in session.train} == {1}, "trains on the true one alone"
+    assert {len(e.candidate_ids) for e in session.validation + session.test} == {2}
     parts, session.shards = session.loss_of(session.train[:16])(), 1
     assert parts == pytest.approx(session.loss_of(session.train[:16])(), rel=1e-5)
 
@@ -70,11 +71,8 @@ def test_predictions_are_stored_with_row_text_label_and_probability(finished, ca
     assert [row["split"] for row in rows] == ["test"] * 48 + ["validation"] * 32
     for row, example in zip(rows, [*chain(*session.examples.values())][32:], strict=False):
         label = ("terrible", "great")[example.label]
-        assert (row["row"], row["text"], row["label"]) == (
-            str(example.row),
-            example.fields["text"],
-            label,
-        )
+        expected = (str(example.row), example.fields["text"], label)
+        assert (row["row"], row["text"], row["label"]) == expected
     counts = [[0, 0], [0, 0]]
     for row in rows[:48]:
         counts[row["label"] == "great"][row["predicted"] == "great"] += 1
@@ -83,9 +81,8 @@ def test_predictions_are_stored_with_row_text_label_and_probability(finished, ca
     assert summary["test/classes"] == ["terrible", "great"]
     replay_to(session.assembly, trajectory_of(directory), summary["best/step"])
     again = session.evaluator.evaluate(session.test, finished.eval_tokens)
-    assert [round(p, 6) for p in again.probabilities] == [
-        float(r["probability"]) for r in rows[:48]
-    ]
+    stored = [float(row["probability"]) for row in rows[:48]]
+    assert [round(p, 6) for p in again.probabilities] == stored
     ending = f"macro F1 {summary['best/test_macro_f1']:.1%}, balanced accuracy "
     assert ending in capsys.readouterr().out
     (directory / "predictions.csv").write_text("another step's")
@@ -190,9 +187,8 @@ def test_memory_and_time_are_estimated_from_the_first_steps_and_nothing_moves(ma
     start = session.assembly.weights_hash()
     times = {"step": [9.0, 1.0, 1.5], "forward": [8.0, 0.9, 0.6], "perturb": [0.2, 0.1, 0.3]}
     line = estimated(cfg, session, times, 50)
-    told = re.match(
-        r"about ([\d.]+) GiB and ([\d.]+) min: 150 steps of 1.5 s (.*), 4 evaluat", line
-    )
+    about = r"about ([\d.]+) GiB and ([\d.]+) min: 150 steps of 1.5 s (.*), 4 evaluat"
+    told = re.match(about, line)
     assert told, line
     passes = session.assembly.optimizer.forwards_per_step
     parts = f"({passes} forward passes of {900 / passes:.3g} ms, passes over the weights 200 ms)"
@@ -234,22 +230,6 @@ def test_models_adapters_quantisation_methods_and_precisions_go_together(make_ru
     assembly = Assembly.of(cfg)
     trained = sum(p.numel() for p in assembly.loaded.model.parameters() if p.requires_grad)
     assert assembly.params.numel == trained
-
-
-def test_copa_trains_on_its_true_choices_alone_and_chooses_among_both(tmp_path):
-    """A dozen made-up premises."""
-    copy = hub_copies.write(tmp_path / "copa", "copa")
-    task = ["task=copa", f"task.path={copy}", "task.train_size=12", "task.validation_size=6"]
-    few = ["model=reviews-tiny", "optimizer=mezo", "steps=2", "batch_size=4"]
-    cfg = composed(tmp_path / "out", *task, *few)
-    session = Session.open(cfg)
-    assert {len(e.candidate_ids) for e in session.train} == {1}
-    assert {len(e.candidate_ids) for e in session.validation + session.test} == {2}
-    assert {e.label for e in session.validation} == {0, 1}
-    summary = run(cfg)
-    assert summary["run/status"] == "finished"
-    assert set(summary["best/test_predictions"]) <= set("01")
-    assert len(summary["best/test_predictions"]) == 12
 
 
 @pytest.mark.parametrize("method", ["icl", "linear_probe"])

@@ -46,22 +46,12 @@ def test_wandb_offline_file_equals_metrics_jsonl_also_of_a_run_that_was_stopped(
     assert {k: logged.summary[k] for k in summary} == summary
 
 
-@pytest.mark.parametrize(
-    ("given", "mode"),
-    [
-        ("", "auto"),
-        ("OFFLINE", "offline"),
-        ("dryrun", "offline"),
-        ("no", "auto"),
-        ("disabled",) * 2,
-    ],
-)
-def test_wandb_mode_is_read_whatever_its_case_and_a_project_from_the_environment(
-    monkeypatch, given, mode
-):
-    monkeypatch.setenv("WANDB_MODE", given)
+def test_wandb_mode_is_read_whatever_its_case_and_a_project_from_the_environment(monkeypatch):
+    modes = {"": "auto", "OFFLINE": "offline", "dryrun": "offline", "no": "auto"}
+    for given, mode in (modes | {"disabled": "disabled"}).items():
+        monkeypatch.setenv("WANDB_MODE", given)
+        assert (chosen_mode("auto"), chosen_mode("online")) == (mode, "online"), given
     monkeypatch.setenv("WANDB_PROJECT", "mine")
-    assert (chosen_mode("auto"), chosen_mode("online")) == (mode, "online")
     projects = [wandb_run._project(one) for one in (TrackingConfig(), TrackingConfig(project="x"))]
     assert projects == ["mine", "x"]
 
@@ -124,9 +114,8 @@ def test_the_log_of_a_run_that_ended_without_one_is_written_from_its_rows(finish
     assert main(["log", str(directory)]) == 0
     logged, status = logged_in(directory), json.loads((directory / "status.json").read_text())
     assert {key: logged.summary[key] for key in status} == status
-    assert logged.history["train/loss"].to_pylist() == [
-        row["train/loss"] for row in read_rows(directory)
-    ]
+    losses = [row["train/loss"] for row in read_rows(directory)]
+    assert logged.history["train/loss"].to_pylist() == losses
     assert logged.config["optimizer.name"] == "mezo"
     assert logged.config["provenance.versions.torch"]
     whole = (directory / "metrics.jsonl").read_text()
