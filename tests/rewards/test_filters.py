@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.rewards.test_calls import request
 from zo.rewards import filters, named
-from zo.rewards.calls import Request
 
 HOSTILE = (
     *("9**9**9", "9**999", "((9**99)**99)**99", "factorial(200000)", "10000000!", "1e9**99**2"),
@@ -45,8 +45,7 @@ def test_right_answers_keep_their_scores_and_hostile_ones_get_that_of_no_answer(
 
     def scores(texts, of):
         columns = {key: [entry[key] for entry in of] for key in ("question", "answer", "metadata")}
-        n = len(texts)
-        return grader(Request([""] * n, None, texts, [[]] * n, columns, [[]] * n, {}), None)
+        return grader(request(texts, **columns), None)
 
     answers = [entry["answer"] for entry in entries]
     right = [items.score_answer(a, e) for a, e in zip(answers, entries, strict=True)]

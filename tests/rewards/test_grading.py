@@ -11,8 +11,8 @@ import time
 import psutil
 import pytest
 
+from tests.rewards.test_calls import request
 from tests.support.waiting import wait_for
-from zo.rewards.calls import Request
 from zo.rewards.pool import Pool, Setup, Task
 from zo.rewards.rating import Rater, RewardError
 from zo.tasks import TaskConfig, TaskError
@@ -99,11 +99,6 @@ def rules(tmp_path_factory):
 @pytest.fixture(scope="module")
 def grading(rules):
     return rater(rules, "run", on_error=-1)
-
-
-def request(texts, **columns):
-    n = len(texts)
-    return Request(["p"] * n, None, list(texts), [[1]] * n, columns, [[]] * n, {"global_step": 1})
 
 
 def rater(rules, *functions, **settings):

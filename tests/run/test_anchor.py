@@ -83,20 +83,17 @@ def test_a_state_of_another_start_and_factors_are_refused():
         zo.TeZO(model, restore="factors", **pull)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        (("optimizer=lozo", *PULLED[1:], "precision.restore=factors"), "anchor_norm=l2 and direct"),
-        (("optimizer.anchor=start",), "anchor_decay=0.0: must be greater than 0"),
-        (
-            ("task.also=nosuch",),
-            "task.also: must be reasoning_gym:TASK, or a task of conf/task with ans",
-        ),
-        (("task.also={path: 'reasoning_gym:gcd', nope: 1}",), "task.also: .* nope is none"),
-        (("task.also={name: classification}",), "task.also: must have a path, as"),
-        (("task.also={name: sst2, nope: 1}",), "task.also: .* nope is none"),
-    ],
-)
+REFUSED = [
+    (("optimizer=lozo", *PULLED[1:], "precision.restore=factors"), "anchor_norm=l2 and direct"),
+    (("optimizer.anchor=start",), "anchor_decay=0.0: must be greater than 0"),
+    (("task.also=nosuch",), "task.also: must be reasoning_gym:TASK, or a task of conf/task with ans"),
+    (("task.also={path: 'reasoning_gym:gcd', nope: 1}",), "task.also: .* nope is none"),
+    (("task.also={name: classification}",), "task.also: must have a path, as"),
+    (("task.also={name: sst2, nope: 1}",), "task.also: .* nope is none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "says"), REFUSED)
 def test_what_does_not_go_together_is_said_in_a_sentence(make_run, overrides, says):
     with pytest.raises(ConfigError, match=says):
         make_run("optimizer=mezo", *overrides)

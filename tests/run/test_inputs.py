@@ -72,11 +72,11 @@ def test_other_code_of_a_method_is_another_run_and_is_refused_in_an_old_one(
         info = dict(describe(trajectory_of(codes[code])))
         assert f"method {code or 'as committed'}" in info["written by"]
         monkeypatch.setattr(method_code, "of_method", lambda name, now=at: now)
-        for main_of, argv in ((main, []), (replay, ["--to", "1", "--out", str(tmp_path / "w")])):
-            place = codes[code] if main_of is main else codes[code] / "trajectory.bin"
+        step = ("--to", "1", "--out", tmp_path / "w")
+        replaying = ("replay", codes[code] / "trajectory.bin", *step)
+        for command, arguments in ((main, [codes[code]]), (replay, replaying)):
             capsys.readouterr()
-            first = [] if main_of is main else ["replay"]
-            assert main_of([*first, str(place), *argv]) == 2
+            assert command([*map(str, arguments)]) == 2
             assert "optimizer" in capsys.readouterr().err
 
 

@@ -51,43 +51,29 @@ def test_a_run_has_the_losses_of_one_that_computes_all_blocks(
         assert found == pytest.approx(expected, abs=1e-5)
 
 
-KEPT = r"kept per example: train, validation, test, 0\.\d+ GiB \(precision\.prefix_cache_gib=1\)"
+MEZO, FACTORS = "optimizer=mezo", ("optimizer=lozo", "precision.restore=factors")
+WITH_INPUT = ("adapter=layers", r'adapter.pattern="embed_tokens|layers\.[1-9]"', MEZO)
+GIB = "precision.prefix_cache_gib"
+KEPT = rf"kept per example: train, validation, test, 0\.\d+ GiB \({GIB}=1\)"
+SOME = rf"kept per example: train, 0\.00\d+ GiB \({GIB}=0.0006\); not kept: validation takes 0\.00\d+ GiB, "
 EVERY = "all blocks are computed for every probe"
 ONCE = r"computed once per mini-batch: blocks 0 to \d+ of model\.decoder\.layers; "
+SAID = [
+    ((*LAST, MEZO), KEPT),
+    ((*LAST, *FACTORS), KEPT),
+    ((*LAST, "optimizer=sgd"), KEPT),
+    ((*LAST, MEZO, f"{GIB}=0.0006"), rf"{SOME}test takes 0\.00\d+ GiB"),
+    ((*LAST, MEZO, f"{GIB}=1e-6"), rf"{ONCE}not kept: train takes 0.00\d+ GiB, .* \({GIB}=1e-06\)"),
+    ((*LAST, MEZO, f"{GIB}=0"), f"{ONCE}nothing is kept per example: {GIB}=0"),
+    ((*LAST, *FACTORS, f"{GIB}=0"), f"{EVERY}: {FACTORS[1]} measures all points in one forward pass; nothing .*"),
+    (WITH_INPUT, f"{EVERY}: the input of model.decoder.layers depends on trained weights"),
+    (("adapter=lora", MEZO), None),
+    ((MEZO,), None),
+    ((*LAST, "optimizer=zero_shot", "steps=0"), None),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        ((*LAST, "optimizer=mezo"), KEPT),
-        ((*LAST, "optimizer=lozo", "precision.restore=factors"), KEPT),
-        ((*LAST, "optimizer=sgd"), KEPT),
-        (
-            (*LAST, "optimizer=mezo", "precision.prefix_cache_gib=0.0006"),
-            r"kept per example: train, 0\.00\d+ GiB \(precision.prefix_cache_gib=0.0006\); "
-            r"not kept: validation takes 0\.00\d+ GiB, test takes 0\.00\d+ GiB",
-        ),
-        (
-            (*LAST, "optimizer=mezo", "precision.prefix_cache_gib=1e-6"),
-            rf"{ONCE}not kept: train takes 0.00\d+ GiB, .* \(precision\.prefix_cache_gib=1e-06\)",
-        ),
-        (
-            (*LAST, "optimizer=mezo", "precision.prefix_cache_gib=0"),
-            f"{ONCE}nothing is kept per example: precision.prefix_cache_gib=0",
-        ),
-        (
-            (*LAST, "optimizer=lozo", "precision.restore=factors", "precision.prefix_cache_gib=0"),
-            f"{EVERY}: precision.restore=factors measures all points in one forward pass; nothing .*",
-        ),
-        (
-            ("adapter=layers", r'adapter.pattern="embed_tokens|layers\.[1-9]"', "optimizer=mezo"),
-            f"{EVERY}: the input of model.decoder.layers depends on trained weights",
-        ),
-        (("adapter=lora", "optimizer=mezo"), None),
-        (("optimizer=mezo",), None),
-        ((*LAST, "optimizer=zero_shot", "steps=0"), None),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "said"), SAID)
 def test_what_is_kept_or_computed_once_is_said(make_run, overrides, said):
     cfg = make_run(*overrides)
     line = begin_reuse(cfg, Session.open(cfg))
