@@ -33,9 +33,7 @@ def test_weights_of_the_start_are_read_from_the_models_files_where_a_copy_is_lar
     monkeypatch.setattr(initial_weights, "_read", read)
     again = rows_once_run(make_run(*PULLED, f"out={tmp_path / 'again'}"))
     reads = [call.args[1] for call in read.call_args_list]
-    assert len({*reads}) == len(reads) / 5, (
-        "each tensor once to compare, and once at each of 4 steps"
-    )
+    assert len({*reads}) == len(reads) / 5, "once to compare, and once at each of 4 steps"
     assert [row.get("train/losses") for row in again] == [row.get("train/losses") for row in copied]
     for of_free, of_copied in ((free[1], copied[1]), (free[3], copied[3])):
         assert 0 < of_copied["eval/drift"] < of_free["eval/drift"]
