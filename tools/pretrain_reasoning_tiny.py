@@ -24,11 +24,11 @@ import numpy as np
 import reasoning_gym
 import torch
 import torch.nn.functional as F
-from rich.progress import Progress, TextColumn, TimeRemainingColumn
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from tools.pretraining import adamw, draw_weights, option, pad_right, run, save, schedule
+from tools import pretraining
+from tools.pretraining import build_model, option, pad_right, run, save
 
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
 MAX_POSITIONS = 256
@@ -62,19 +62,12 @@ Problem = tuple[str, str]  # question, answer
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(pretraining.Recipe):
     """All that decides the weights, beside the machine and its thread count."""
 
-    seed: int = option(0, "of the initial weights and the order of problems")
     steps: int = option(1_100, "optimizer steps")
-    batch_size: int = option(128, "problems per step")
-    lr: float = option(2e-3, "peak learning rate of AdamW")
-    warmup: int = option(200, "steps of linear warmup; a cosine to 0 follows")
-    weight_decay: float = option(0.1, "of the matrices")
-    problems: int = option(20_000, "generated per task")
-    width: int = option(128, "hidden size")
     layers: int = option(5, "decoder layers")
-    heads: int = option(4, "attention heads")
+    problems: int = option(20_000, "generated per task")
     heldout: float = option(0.1, "share of the questions that are never read")
     asked: int = option(200, "held-out questions per task, at most, for the accuracy at the end")
 
@@ -111,27 +104,6 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A Llama with weights drawn from the recipe's seed."""
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=recipe.width,
-        intermediate_size=3 * recipe.width,
-        num_hidden_layers=recipe.layers,
-        num_attention_heads=recipe.heads,
-        max_position_embeddings=MAX_POSITIONS,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        architectures=["LlamaForCausalLM"],
-    )
-    with torch.random.fork_rng(devices=[]):  # the library's own initialisation draws globally
-        model = LlamaForCausalLM(config)
-    draw_weights(model, recipe.seed)
-    return model
-
-
 def encode(tokenizer: PreTrainedTokenizerFast, problem: Problem) -> tuple[list[int], list[int]]:
     """Ids of the question with its line break, and of the answer with ``</s>``."""
     question, answer = (tokenizer(text)["input_ids"] for text in (f"{problem[0]}\n", problem[1]))
@@ -160,30 +132,21 @@ def train(
     pad: int,
     recipe: Recipe,
 ) -> None:
-    """Train in place on the answers' tokens, with a progress line."""
-    optimizer = adamw(model, recipe.lr, recipe.weight_decay)
+    """Train in place on the answers' tokens."""
     made = batches(tasks, recipe.batch_size, np.random.default_rng(recipe.seed))
-    columns = TextColumn("{task.completed}/{task.total} steps, loss {task.fields[loss]:.3f}, left")
-    with Progress(columns, TimeRemainingColumn()) as bar:
-        task = bar.add_task("train", total=recipe.steps, loss=float("nan"))
-        for step in range(recipe.steps):
-            for group in optimizer.param_groups:
-                group["lr"] = recipe.lr * schedule(step, recipe.steps, recipe.warmup)
-            rows = next(made)
-            ids, lengths = pad_right([[*question, *answer] for question, answer in rows], pad)
-            begins = torch.tensor([len(question) for question, _ in rows])
-            place = torch.arange(1, ids.shape[1])[None]
-            answered = (place >= begins[:, None]) & (place < lengths[:, None])
-            # Attention is causal and the padding is on the right, so no mask is needed.
-            hidden = model.model(
-                input_ids=ids[:, :-1]
-            ).last_hidden_state  # (batch, time - 1, width)
-            loss = F.cross_entropy(model.lm_head(hidden[answered]), ids[:, 1:][answered])
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            bar.update(task, advance=1, loss=loss.item())
+
+    def measure() -> tuple[torch.Tensor, float]:
+        rows = next(made)
+        ids, lengths = pad_right([[*question, *answer] for question, answer in rows], pad)
+        begins = torch.tensor([len(question) for question, _ in rows])
+        place = torch.arange(1, ids.shape[1])[None]
+        answered = (place >= begins[:, None]) & (place < lengths[:, None])
+        # Attention is causal and the padding is on the right, so no mask is needed.
+        hidden = model.model(input_ids=ids[:, :-1]).last_hidden_state  # (batch, time - 1, width)
+        loss = F.cross_entropy(model.lm_head(hidden[answered]), ids[:, 1:][answered])
+        return loss, loss.item()
+
+    pretraining.train(model, recipe, measure)
 
 
 @torch.no_grad()
@@ -206,7 +169,8 @@ def exact(model: LlamaForCausalLM, rows: Sequence[tuple[list[int], list[int]]]) 
 def pretrain(recipe: Recipe, out: Path) -> list[str]:
     """Run the recipe and write the model; returns the accuracies on held-out questions."""
     tokenizer = make_tokenizer()
-    model = build_model(recipe, tokenizer)
+    sizes = {"intermediate_size": 3 * recipe.width, "tie_word_embeddings": True}
+    model = build_model(LlamaForCausalLM, recipe, tokenizer, **sizes)
     read, asked = [], {}
     for task in TASKS:
         made = problems(task, recipe.problems)
@@ -221,10 +185,5 @@ def pretrain(recipe: Recipe, out: Path) -> list[str]:
     return ["exact answers to held-out questions:", *lines, f"mean over the tasks: {mean:.1%}"]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the recipe of the command line."""
-    run("tools.pretrain_reasoning_tiny", Recipe, pretrain, argv)
-
-
 if __name__ == "__main__":
-    main()
+    run("tools.pretrain_reasoning_tiny", Recipe, pretrain)

