@@ -87,8 +87,10 @@ def test_predictions_are_stored_with_row_text_label_and_probability(finished, ca
     assert ending in capsys.readouterr().out
     (directory / "predictions.csv").write_text("another step's")
     (directory / "status.json").unlink()
-    assert "best/test_confusion" not in run(finished)
-    assert "has not the predictions of step" in capsys.readouterr().out
+    assert run(finished)["best/test_confusion"] == counts
+    with (directory / "predictions.csv").open() as file:
+        again = list(csv.DictReader(file))
+    assert again == [{**row, "probability": ""} for row in rows], "the row has no probabilities"
 
 
 def test_a_run_that_is_begun_anew_gives_the_same_numbers(finished):

@@ -1,1 +1,1 @@
-"""Figures: what they show (curves, beside_paper), and how they are drawn (drawing, vega)."""
+"""Figures: what they show (curves, beside_paper), and how they are drawn (drawing)."""

@@ -225,7 +225,8 @@ def _panel(
 
     rate = first["axis"] in (RATE, PASSES)
     kind: Any = "log" if rate else "linear"
-    wide = alt.Scale(type=kind, nice=False, zero=first["axis"] in COUNTED, padding=6)
+    zero = alt.Undefined if rate else first["axis"] in COUNTED  # a logarithmic axis has none
+    wide = alt.Scale(type=kind, nice=False, zero=zero, padding=6)
     powers = first["axis"] == RATE
     ticks: dict[str, Any] = {}
     if rate:

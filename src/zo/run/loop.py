@@ -19,7 +19,7 @@ from zo.run.logs.tracking import NoLog, RunLog
 from zo.run.signals import Requests
 from zo.run.store import checkpoint
 from zo.run.store.rows import LOSSES, Row, evaluates
-from zo.run.totals import TIE, Best, Summary, Totals, ending_of
+from zo.run.totals import TIE, Best, Summary, Totals, characters, ending_of
 from zo.tasks import Encoded
 from zo.tasks.examples import batch_indices
 from zo.tasks.measures import LOSS
@@ -244,6 +244,8 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
         test = score(session.test, "test")
         row[f"eval/test_{measure.name}"] = test.value
         row |= {f"eval/test_{name}": value for name, value in test.more.items()}
+        for split, found in (("test", test), ("val", val)):
+            row[f"best/{split}_predictions"] = characters(found.predictions)
         row["best/weights"] = assembly.weights_hash()
         verdict = f"test {measure.shown(test.value)}, the best so far"
     else:
@@ -256,11 +258,9 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     shown = measure.shown(val.value)
     journal.progress.say(f"step {step}: validation {shown}, loss {val.loss:.4f}; {verdict}")
     row["eval/drift"] = _drift(session)
-    if (
-        "best/weights" in row and test.predictions
-    ):  # the file first: an evaluation without a row is made again
-        best.predictions = test.predictions
-        answers = {"test": test, "validation": val}
+    if row.get("best/test_predictions"):
+        both = {"test": test, "validation": val}
+        answers = {split: (of.predictions, of.probabilities) for split, of in both.items()}
         row["best/predictions"] = predictions.write(journal.log.directory, answers, session)
     row["time/eval_s"] = time.perf_counter() - start
     row["mem/peak_gib"] = memory.peak_gib(assembly.device)

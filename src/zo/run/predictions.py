@@ -1,13 +1,10 @@
 """The best step's predictions: a file in the run's directory, F1 and the confusion matrix of its summary."""
 
-import csv
 import hashlib
-import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zo.lm.scoring.candidates import Evaluation
 from zo.run.assembly import Session
 from zo.run.store import atomic
 from zo.run.totals import Best, Summary
@@ -19,63 +16,62 @@ DIGITS = 6
 
 TABLE = "predictions.csv"
 
+Answers = Mapping[str, tuple[list[int], list[float]]]
+
 
 def rounded(probabilities: list[float]) -> list[float]:
     """Returns probabilities as they are stored."""
     return [round(p, DIGITS) for p in probabilities]
 
 
-def write(directory: Path, found: Mapping[str, Evaluation], session: Session) -> str:
-    """Writes an evaluation's predictions as a table, on process 0.
+def write(directory: Path, answers: Answers, session: Session) -> str:
+    """Writes predictions as a table, on process 0.
 
     Args:
         directory: The run's.
-        found: The evaluation of each split, `test` first.
+        answers: Predictions of each split, `test` first, and their probabilities, if they are known.
         session: Has the splits' examples.
 
     Returns:
-        The file's digest, by which the evaluation's row knows it.
+        The table's digest, by which the evaluation's row knows it.
     """
     examples: list[Example] = []
     added: dict[str, list[Any]] = {
         key: [] for key in ("split", "label", "predicted", "probability")
     }
-    for split, of in found.items():
-        names = [names_of(session.task, example) for example in session.examples[split]]
-        examples += session.examples[split]
-        added["split"] += [split] * len(names)
-        labels = [example.label for example in session.examples[split]]
-        added["label"] += [n[i] for n, i in zip(names, labels, strict=True)]
-        added["predicted"] += [n[i] for n, i in zip(names, of.predictions, strict=True)]
-        added["probability"] += rounded(of.probabilities) or [""] * len(names)
-    text = table(session.task, examples, added)
+    for split, (predictions, probabilities) in answers.items():
+        of = session.examples[split]
+        names = [names_of(session.task, example) for example in of]
+        examples += of
+        added["split"] += [split] * len(of)
+        added["label"] += [n[e.label] for n, e in zip(names, of, strict=True)]
+        added["predicted"] += [n[i] for n, i in zip(names, predictions, strict=True)]
+        added["probability"] += rounded(probabilities) or [""] * len(of)
+    text = table(session.task, examples, added).encode()
     if session.processes.leads:
         atomic.replace(directory / TABLE, text)
-    return _digest(text)
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
-def restore(directory: Path, best: Best, session: Session, say: Callable[[str], None]) -> None:
-    """Gives the best evaluation of earlier attempts its predictions on the test split, or says that they are gone."""
-    if "best/predictions" not in best.row:
+def restore(directory: Path, best: Best, session: Session) -> None:
+    """Makes sure that the table is that of the best evaluation of earlier attempts.
+
+    One that is missing, or is another evaluation's, is written from the row, which has no probabilities.
+    """
+    if best.step < 0 or not (stored := best.predictions())["test"]:
         return
     path = directory / TABLE
-    text = path.read_bytes().decode() if path.exists() else ""
-    if best.row["best/predictions"] != _digest(text):
-        say(f"{path} has not the predictions of step {best.step}, the best so far")
-        return
-    rows = [row for row in csv.DictReader(io.StringIO(text, newline="")) if row["split"] == "test"]
-    for row, example in zip(rows, session.examples["test"], strict=True):
-        names = names_of(session.task, example)
-        right = row["predicted"] == names[example.label]  # names may repeat
-        best.predictions.append(example.label if right else names.index(row["predicted"]))
+    there = hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else None
+    if there is None or there != best.row.get("best/predictions"):
+        write(directory, {split: (stored[split], []) for split in ("test", "validation")}, session)
 
 
 def figures(best: Best, session: Session) -> Summary:
     """Returns F1, balanced accuracy and the confusion matrix of the test split; nothing if classes differ by row."""
     names = class_names(session.task)
-    if not best.predictions or names is None:
+    if best.step < 0 or names is None:
         return {}
-    found = Confusion.of([e.label for e in session.test], best.predictions, len(names))
+    found = Confusion.of([e.label for e in session.test], best.predictions()["test"], len(names))
     return {
         "best/test_macro_f1": found.macro_f1,
         "best/test_balanced_accuracy": found.balanced_accuracy,
@@ -91,7 +87,3 @@ def lines(summary: Summary) -> list[str]:
         return []
     confusion = Confusion(summary["best/test_confusion"])
     return [confusion.described(summary["test/classes"])]
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

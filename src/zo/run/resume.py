@@ -1,11 +1,14 @@
 """Steps that a run need not make again: its own, or those of a run beside it that is shorter or longer."""
 
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from zo.config import RunConfig
 from zo.run.assembly import Session
 from zo.run.logs.progress import Progress
+from zo.run.predictions import TABLE
 from zo.run.signals import Requests
 from zo.run.store import checkpoint
 from zo.run.store.inputs import Inputs, related
@@ -62,6 +65,8 @@ def _find_rows(cfg: RunConfig, directory: Path) -> tuple[list[Row], Path]:
     checkpoint.remove_partial(directory)
     if cfg.optimizer.replays and rows and source != directory:
         write_rows(directory, rows)
+        with suppress(FileNotFoundError):  # of a task without candidates
+            shutil.copyfile(source / TABLE, directory / TABLE)
     return rows, source
 
 

@@ -211,7 +211,7 @@ def _make(
         if not processes.leads:
             return train(cfg, session, journal, totals)
         journal.log = log = _open_log(cfg, directory, session, rows)
-        predictions.restore(directory, totals.best, session, progress.say)
+        predictions.restore(directory, totals.best, session)
         try:
             summary = train(cfg, session, journal, totals)
             log.sync()

@@ -23,13 +23,11 @@ class Best:
         row: Of its step; empty before the first evaluation.
         measure: Of the values.
         evaluations_since: Evaluations after it.
-        predictions: Predicted candidates of the test split; none of a task without candidates.
     """
 
     row: Row = field(default_factory=dict)
     measure: Measure = NAMED["accuracy"]
     evaluations_since: int = 0
-    predictions: list[int] = field(default_factory=list)
 
     def see(self, row: Row) -> None:
         """Takes note of a row's evaluation, if it has one; only a new best is tested."""
@@ -54,19 +52,26 @@ class Best:
         """The value on the validation split for people; empty before the first evaluation."""
         return self.measure.shown(self.value("val")) if self.row else ""
 
+    def predictions(self) -> dict[str, list[int]]:
+        """Returns the predicted candidates of the test and the validation split."""
+        splits = {"test": "test", "validation": "val"}
+        texts = {name: self.row[f"best/{short}_predictions"] for name, short in splits.items()}
+        return {name: [ord(c) - ord("0") for c in text] for name, text in texts.items()}
+
     def summary(self, validation: list[Encoded], test: list[Encoded]) -> Summary:
         """Returns what is reported of these examples; nothing if no evaluation was reached."""
         if not self.row:
             return {}
+        predictions = self.row["best/test_predictions"]
         return {
             "best/step": self.step,
             f"best/val_{self.measure.name}": self.value("val"),
             f"best/test_{self.measure.name}": self.value("test"),
             "best/val_n": len(validation),
             "best/test_n": len(test),
-            "best/test_predictions": characters(self.predictions),
+            "best/test_predictions": predictions,
             "best/weights": self.row["best/weights"],
-            "test/labels": characters([e.label for e in test if self.predictions]),
+            "test/labels": characters([e.label for e in test if predictions]),
         }
 
 

@@ -163,6 +163,7 @@ def test_page_fits_its_window(page: Page, width: int, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})
     page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    page.locator("#newest .plot").first.scroll_into_view_if_needed()  # plots are drawn when seen
     page.wait_for_selector("#newest .plot.drawn svg")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     sizes = page.eval_on_selector_all(
