@@ -58,10 +58,13 @@ def _module(package: Path, name: str) -> Path:
 
 def _built_on(module: Path, package: Path) -> set[Path]:
     """Returns a method's module and those beside it that it imports, directly or not."""
-    if not module.is_file():
-        return set()
-    names = re.findall(r"zo\.optim\.(\w+) import", module.read_text(encoding="utf-8"))
-    return {module}.union(*(_built_on(package / "optim" / f"{n}.py", package) for n in names))
+    found, left = set[Path](), [module]
+    while left:
+        if (file := left.pop()) not in found and file.is_file():
+            found.add(file)
+            names = re.findall(r"zo\.optim\.(\w+) import", file.read_text(encoding="utf-8"))
+            left += [package / "optim" / f"{name}.py" for name in names]
+    return found
 
 
 @cache
