@@ -87,3 +87,15 @@ def test_another_number_of_steps_or_patience_goes_on_from_a_finished_run(
     bests = [trajectory_of(directory).bests for directory in directories]
     assert bests[0] == bests[1]
     assert len(list(directories[0].parent.iterdir())) == 2
+
+
+@pytest.mark.process
+def test_a_longer_run_by_backpropagation_takes_over_the_best_steps_table(make_run):
+    """From the checkpoint of the best step, behind which nothing gets better."""
+    given = ("optimizer=adam", "lr=1e-12", "eval_every=2", "checkpoint.keep_best=true")
+    short, longer = (make_run(*given, f"steps={steps}") for steps in (4, 6))
+    run(short)
+    run(longer)
+    tables = [(directory_of(cfg) / "predictions.csv").read_bytes() for cfg in (short, longer)]
+    assert read_rows(directory_of(longer))[-1]["step"] == 6
+    assert tables[0] == tables[1]

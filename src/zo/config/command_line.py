@@ -25,7 +25,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from zo.config.arms import Line, Staged, SweeperConfig, expand, staged
 from zo.config.checks import ConfigError, Problem
-from zo.config.composition import CONFIG_NAME, Composer, parse, with_own_keys
+from zo.config.composition import (
+    CONFIG_NAME,
+    Composer,
+    broken_files,
+    check_installed,
+    parse,
+    with_own_keys,
+)
 from zo.config.explain import WORDS, explain, explain_yaml, with_nearest
 from zo.config.identity import check_paths
 from zo.config.method_file import with_options
@@ -107,7 +114,7 @@ def check_command_line(argv: Sequence[str]) -> CommandLine | None:
     args, unknown = _options().parse_known_args(list(argv))
     informs = (args.hydra_help, args.cfg, args.info, args.shell_completion)
     try:
-        _check_installed()
+        check_installed(CONFIG_DIR)
         if args.help:
             with suppress(BrokenPipeError):  # `| head` has read enough
                 print(help_text(), flush=True)
@@ -250,33 +257,16 @@ def stages(sweep: str) -> list[Staged]:
 
 
 def _asked(overrides: Sequence[str], multirun: bool) -> CommandLine:
-    _check_installed()
+    check_installed(CONFIG_DIR)
     typed = [with_own_keys(override) for override in overrides]
     if problems_of_syntax := _syntax_problems(typed):
         raise ConfigError(problems_of_syntax)
     try:
         return _read(_composer(CONFIG_DIR), tuple(typed), multirun)
     except yaml.YAMLError as error:
-        raise ConfigError(_broken_files() or [Problem("conf", ..., explain_yaml(error))]) from None
-
-
-def _check_installed() -> None:
-    """Raises ConfigError unless the files of conf/ are beside the package."""
-    if not CONFIG_DIR.is_dir():
-        place = Path(__file__).resolve().parents[1]
-        right = f"is not installed with {place}; run `pip install -e '.[suite]'` in a copy of the repository"
-        raise ConfigError([Problem("conf", ..., right)])
-
-
-def _broken_files() -> list[Problem]:
-    """Returns the files of conf/ that are not YAML."""
-    problems = []
-    for path in sorted(CONFIG_DIR.rglob("*.yaml")):
-        try:
-            yaml.safe_load(path.read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
-            problems.append(Problem(str(path), ..., explain_yaml(error)))
-    return problems
+        raise ConfigError(
+            broken_files(CONFIG_DIR) or [Problem("conf", ..., explain_yaml(error))]
+        ) from None
 
 
 def _read(composer: Composer, overrides: tuple[str, ...], multirun: bool) -> CommandLine:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+import yaml
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -18,6 +19,8 @@ from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from zo.config.checks import ConfigError, Problem
+from zo.config.explain import explain_yaml
 from zo.config.method_file import with_options
 
 CONFIG_NAME = "config"
@@ -50,6 +53,29 @@ def with_own_keys(override: str) -> str:
         value = ",".join(re.sub(r"(?<!\\):", r"\:", name) + f":{of}" for name, _, of in pairs)
         value = f"{{{value}}}"
     return f"++{key}={value}"
+
+
+def check_installed(directory: Path) -> None:
+    """Makes sure that the files of conf/ are beside the package.
+
+    Raises:
+        ConfigError: If they are not.
+    """
+    if not directory.is_dir():
+        place = Path(__file__).resolve().parents[1]
+        right = f"is not installed with {place}; run `pip install -e '.[suite]'` in a copy of the repository"
+        raise ConfigError([Problem("conf", ..., right)])
+
+
+def broken_files(directory: Path) -> list[Problem]:
+    """Returns the files of conf/ that are not YAML."""
+    problems = []
+    for path in sorted(directory.rglob("*.yaml")):
+        try:
+            yaml.safe_load(path.read_text(encoding="utf-8"))
+        except yaml.YAMLError as error:
+            problems.append(Problem(str(path), ..., explain_yaml(error)))
+    return problems
 
 
 class Composer:

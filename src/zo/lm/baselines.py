@@ -23,7 +23,7 @@ class ZeroShotConfig(BaselineConfig):
 
 @dataclass
 class ICLConfig(BaselineConfig):
-    """Settings of in-context learning.
+    """Settings of in-context learning, Brown et al. 2020.
 
     Attributes:
         k: Demonstrations before every text, ≥ 1, chosen from the training examples by the run's seed; MeZO's code: 32.

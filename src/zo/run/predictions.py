@@ -17,6 +17,7 @@ DIGITS = 6
 TABLE = "predictions.csv"
 
 Answers = Mapping[str, tuple[list[int], list[float]]]
+"""Split -> predicted candidates, and their probabilities where they are known."""
 
 
 def rounded(probabilities: list[float]) -> list[float]:
@@ -29,7 +30,7 @@ def write(directory: Path, answers: Answers, session: Session) -> str:
 
     Args:
         directory: The run's.
-        answers: Predictions of each split, `test` first, and their probabilities, if they are known.
+        answers: Of each split, `test` first.
         session: Has the splits' examples.
 
     Returns:
@@ -50,20 +51,22 @@ def write(directory: Path, answers: Answers, session: Session) -> str:
     text = table(session.task, examples, added).encode()
     if session.processes.leads:
         atomic.replace(directory / TABLE, text)
-    return hashlib.sha256(text).hexdigest()[:16]
+    return _digest(text)
 
 
 def restore(directory: Path, best: Best, session: Session) -> None:
     """Makes sure that the table is that of the best evaluation of earlier attempts.
 
-    One that is missing, or is another evaluation's, is written from the row, which has no probabilities.
+    One that is missing, or is another evaluation's, is written from the row. Only rows of earlier versions have
+    probabilities.
     """
     if best.step < 0 or not (stored := best.predictions())["test"]:
         return
     path = directory / TABLE
-    there = hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else None
-    if there is None or there != best.row.get("best/predictions"):
-        write(directory, {split: (stored[split], []) for split in ("test", "validation")}, session)
+    if not path.exists() or _digest(path.read_bytes()) != best.row.get("best/predictions"):
+        splits = {"test": "test", "validation": "val"}
+        known = {n: best.row.get(f"best/{short}_probabilities", []) for n, short in splits.items()}
+        write(directory, {name: (stored[name], known[name]) for name in splits}, session)
 
 
 def figures(best: Best, session: Session) -> Summary:
@@ -87,3 +90,7 @@ def lines(summary: Summary) -> list[str]:
         return []
     confusion = Confusion(summary["best/test_confusion"])
     return [confusion.described(summary["test/classes"])]
+
+
+def _digest(table_: bytes) -> str:
+    return hashlib.sha256(table_).hexdigest()[:16]

@@ -50,6 +50,9 @@ def resume(
         del rows[checkpoint.load_newest(source, source.name, optimizer, len(rows)) :]
         origin = "a checkpoint"
     if rows:
+        if processes.leads and source != directory:
+            with suppress(FileNotFoundError):  # of a task without candidates
+                shutil.copyfile(source / TABLE, directory / TABLE)
         progress.begin_at(len(rows))
         of = "" if source == directory else f" of {source}"
         progress.say(f"goes on after step {len(rows)}{of} (from {origin})")
@@ -65,8 +68,6 @@ def _find_rows(cfg: RunConfig, directory: Path) -> tuple[list[Row], Path]:
     checkpoint.remove_partial(directory)
     if cfg.optimizer.replays and rows and source != directory:
         write_rows(directory, rows)
-        with suppress(FileNotFoundError):  # of a task without candidates
-            shutil.copyfile(source / TABLE, directory / TABLE)
     return rows, source
 
 

@@ -1,9 +1,10 @@
-"""Passes to a loss: known answers, censoring and ties."""
+"""Passes to a loss: known answers, censoring, ties, and how often a planted ratio is found."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.stats.inference import LEVEL, POWER, minimum_detectable_effect
 from analysis.stats.passes import area, passes_to, ratios
 
 FORWARDS = [100, 141, 200, 283, 400]
@@ -54,3 +55,15 @@ def test_ratios_are_paired_by_seed_and_censored_at_the_budget():
     assert found.loc["same", "ratio"] == 1
     assert found.loc[["same", "mezo"], ["low", "p_value"]].isna().all(axis=None)
     assert np.isnan(found.loc["mezo", "ratio"])
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(1.3, POWER), (1.0, LEVEL)])
+def test_a_planted_ratio_is_found_at_the_power_and_none_at_the_level(ratio, expected):
+    """1,000 made-up lines of ten seeds with independent log ratios, of the spread by which 1.3 has a power of 80 %."""
+    spread = np.log(1.3) / minimum_detectable_effect(10, 1)
+    noise = np.random.default_rng(5)
+    base = np.exp(noise.normal(8, 1, 10))
+    others = base * np.exp(noise.normal(np.log(ratio), spread, (1000, 10)))
+    table = pd.DataFrame(np.vstack([base, others])).stack().rename_axis(["line", "seed"])
+    found = ratios(table.rename("passes").reset_index().assign(reached=True), 0).drop(0)
+    assert np.mean(found["p_value"] < LEVEL) == pytest.approx(expected, abs=0.03)

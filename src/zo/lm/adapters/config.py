@@ -156,7 +156,7 @@ class IA3Adapter(PeftAdapter):
 
 @dataclass
 class PromptAdapter(PeftAdapter):
-    """Embeddings of virtual tokens before every text, initialised with those of random tokens.
+    """Prompt tuning, Lester et al. 2021: virtual tokens before every text, at first random tokens' embeddings.
 
     Attributes:
         tokens: Virtual tokens, ≥ 1.
