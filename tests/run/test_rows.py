@@ -5,6 +5,7 @@ import random
 import pytest
 
 from tests.support.victims import flip_bit, truncate, what_it_came_to
+from zo.run.results.export import reach
 from zo.run.runner import run
 from zo.run.store.directory import directory_of
 from zo.run.store.rows import evaluates, read_rows, trajectory_of, usable_rows, write_rows
@@ -90,12 +91,15 @@ def test_another_number_of_steps_or_patience_goes_on_from_a_finished_run(
 
 
 @pytest.mark.process
-def test_a_longer_run_by_backpropagation_takes_over_the_best_steps_table(make_run):
-    """From the checkpoint of the best step, behind which nothing gets better."""
+def test_a_longer_run_by_backpropagation_takes_over_what_the_shorter_one_has(make_run):
+    """It goes on from the checkpoint of the best step, behind which nothing gets better."""
     given = ("optimizer=adam", "lr=1e-12", "eval_every=2", "checkpoint.keep_best=true")
-    short, longer = (make_run(*given, f"steps={steps}") for steps in (4, 6))
-    run(short)
-    run(longer)
-    tables = [(directory_of(cfg) / "predictions.csv").read_bytes() for cfg in (short, longer)]
-    assert read_rows(directory_of(longer))[-1]["step"] == 6
-    assert tables[0] == tables[1]
+    runs = [make_run(*given, f"steps={steps}") for steps in (4, 6)]
+    for cfg in runs:
+        run(cfg)
+    short, longer = map(directory_of, runs)
+    assert read_rows(longer)[:2] == read_rows(short)[:2]
+    assert [row["step"] for row in read_rows(longer)] == [1, 2, 3, 4, 5, 6]
+    assert (longer / "predictions.csv").read_bytes() == (short / "predictions.csv").read_bytes()
+    best = (reach(directory, "best").assembly.weights_hash() for directory in (short, longer))
+    assert {*best} == {read_rows(short)[1]["best/weights"]}

@@ -5,7 +5,6 @@ May import the configuration dataclasses of `zo.optim`, `zo.lm` and `zo.tasks`; 
 
 from zo.config.checks import ConfigError, Problem
 from zo.config.schema import (
-    OUTSIDE_IDENTITY,
     describe,
     from_plain,
     from_yaml,
@@ -18,7 +17,6 @@ from zo.config.schema import (
 from zo.config.settings import CheckpointConfig, RunConfig, TrackingConfig
 
 __all__ = [
-    "OUTSIDE_IDENTITY",
     "CheckpointConfig",
     "ConfigError",
     "Problem",

@@ -49,8 +49,11 @@ def resume(
         optimizer = session.assembly.optimizer
         del rows[checkpoint.load_newest(source, source.name, optimizer, len(rows)) :]
         origin = "a checkpoint"
+        if source != directory and cfg.checkpoint.keep_best:
+            checkpoint.copy(source, directory, Totals.of(rows).best.step)
     if rows:
         if processes.leads and source != directory:
+            write_rows(directory, rows)
             with suppress(FileNotFoundError):  # of a task without candidates
                 shutil.copyfile(source / TABLE, directory / TABLE)
         progress.begin_at(len(rows))
@@ -66,8 +69,6 @@ def _find_rows(cfg: RunConfig, directory: Path) -> tuple[list[Row], Path]:
     if not rows:
         rows, source = _rows_of_another_length(cfg, directory, losses)
     checkpoint.remove_partial(directory)
-    if cfg.optimizer.replays and rows and source != directory:
-        write_rows(directory, rows)
     return rows, source
 
 

@@ -144,6 +144,20 @@ def load_newest(run: Path, run_id: str, optimizer: ZOOptimizer, at_most: int) ->
     return 0
 
 
+def copy(source: Path, run: Path, step: int) -> None:
+    """Copies another run's checkpoint of a step that both runs have; nothing if it is not there or not whole."""
+    try:
+        _verify(_place(source, step), source.name, step)
+    except CheckpointError:
+        return
+    partial = _place(run, step).with_suffix(".partial")
+    shutil.copytree(_place(source, step), partial)
+    manifest = atomic.unseal((partial / MANIFEST).read_bytes())
+    atomic.replace(partial / MANIFEST, atomic.seal({**(manifest or {}), "run_id": run.name}))
+    shutil.rmtree(_place(run, step), ignore_errors=True)  # of a start that was killed
+    partial.rename(_place(run, step))
+
+
 def remove(run: Path, keep: int | None = None) -> None:
     """Removes all checkpoints but that of step `keep`, and what unfinished ones left."""
     remove_partial(run)

@@ -45,7 +45,6 @@ class LockedError(RuntimeError):
 
     def __init__(self, directory: Path, by: Holder | None):
         super().__init__(f"{directory} is being written by {by or 'another process'}")
-        self.holder = by
 
 
 @contextmanager
