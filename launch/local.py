@@ -51,6 +51,7 @@ def start(
         child.terminate()
         raise
     if child.poll() != 0:
+        child.terminate()
         raise LaunchError(f"the runs could not be started, see {folder / 'log.txt'}")
     return child
 

@@ -100,6 +100,20 @@ def test_functions_are_logged_by_name_and_texts_with_what_they_are_worth(tmp_pat
     assert line.endswith(" ".join(first["text"].split())[:60])
 
 
+def test_a_run_of_another_length_takes_over_the_texts_of_the_steps_that_it_has(tmp_path):
+    runs = {
+        steps: own(tmp_path, "objective.function=RULES:vowels", f"steps={steps}")
+        for steps in (4, 2, 6)
+    }
+    found = {}
+    for steps, cfg in runs.items():
+        run(cfg)
+        found[steps] = texts(directory_of(cfg))
+    assert found[2] == [row for row in found[4] if row["step"] <= 2] != found[4]
+    assert found[6][: len(found[4])] == found[4]
+    assert found[6][-1]["step"] == 6
+
+
 def test_a_function_that_fails_later_stops_the_run_at_its_text_and_the_run_goes_on(tmp_path):
     cfg = own(tmp_path, "objective.function=RULES:broken", "objective.workers=1")
     says = r"broken: .*rules\.py:10: ZeroDivisionError: .* \(row \d+\)"

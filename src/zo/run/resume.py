@@ -7,6 +7,7 @@ from pathlib import Path
 
 from zo.config import RunConfig
 from zo.run.assembly import Session
+from zo.run.logs import texts
 from zo.run.logs.progress import Progress
 from zo.run.predictions import TABLE
 from zo.run.signals import Requests
@@ -54,8 +55,9 @@ def resume(
     if rows:
         if processes.leads and source != directory:
             write_rows(directory, rows)
-            with suppress(FileNotFoundError):  # of a task without candidates
-                shutil.copyfile(source / TABLE, directory / TABLE)
+            for name in (TABLE, texts.NAME):
+                with suppress(FileNotFoundError):  # the task's kind has one of them, or none
+                    shutil.copyfile(source / name, directory / name)
         progress.begin_at(len(rows))
         of = "" if source == directory else f" of {source}"
         progress.say(f"goes on after step {len(rows)}{of} (from {origin})")

@@ -21,16 +21,15 @@ class TextLog:
     """
 
     def __init__(self, directory: Path, after: int):
-        self._path, self._after = directory / NAME, after
-        self._file: Appender | None = None
-        self._lines = 0
+        self._path, self._after, self._lines = directory / NAME, after, 0
+        self._file = Appender(self._path, self._kept()) if self._path.exists() else None
 
     def write(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds a line per row."""
         if not rows or self._lines >= MOST_LINES:
             return
         if self._file is None:
-            self._file = Appender(self._path, self._kept())
+            self._file = Appender(self._path)
         self._lines += len(rows)
         lines = [json.dumps({"step": step, **row}, default=str) for row in rows]
         self._file.write(("\n".join(lines) + "\n").encode())
@@ -38,12 +37,11 @@ class TextLog:
     def _kept(self) -> int:
         """Returns the bytes of the file up to the first line of a later step."""
         kept = 0
-        if self._path.exists():
-            for line in self._path.read_bytes().splitlines(keepends=True):
-                try:
-                    if json.loads(line)["step"] > self._after:
-                        break
-                except (ValueError, KeyError, TypeError):  # torn
+        for line in self._path.read_bytes().splitlines(keepends=True):
+            try:
+                if json.loads(line)["step"] > self._after:
                     break
-                kept += len(line)
+            except (ValueError, KeyError, TypeError):  # torn
+                break
+            kept += len(line)
         return kept
