@@ -13,6 +13,8 @@ SWEEPS: dict[str, dict[str, Any]] = _NAMES["sweeps"]
 ZERO_SHOT = "zero_shot"
 UNTRAINED = (ZERO_SHOT, "icl", "linear_probe")
 """Baselines without steps, and so without a learning rate."""
+BACKPROPAGATION = ("adam", "sgd")
+UNCOUNTED = "forward passes alone; each step's backward pass costs about two more"
 PAPER_METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
 
 

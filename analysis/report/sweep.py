@@ -10,7 +10,16 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.paper.names import UNTRAINED, ZERO_SHOT, method_label, model_label, plain, task_label
+from analysis.paper.names import (
+    BACKPROPAGATION,
+    UNCOUNTED,
+    UNTRAINED,
+    ZERO_SHOT,
+    method_label,
+    model_label,
+    plain,
+    task_label,
+)
 from analysis.report.markdown import csv, write_texts
 from analysis.report.table import (
     ABSENT,
@@ -143,8 +152,8 @@ def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
         "p": lambda row: _cell(row, "p_mcnemar", ".2g"),
         "p, MeZO": lambda row: _cell(row, "p_mezo", ".2g"),
         "ms per step": lambda row: _cell(row, "step_ms", ".1f"),
-        "passes per step": lambda row: _cell(row, "forwards_per_step", "g"),
-        "passes to best": lambda row: _cell(row, "forwards_to_best", ",.0f"),
+        "passes per step": lambda row: _cell(row, "forwards_per_step", "g", notes=_uncounted(row)),
+        "passes to best": lambda row: _cell(row, "forwards_to_best", ",.0f", notes=_uncounted(row)),
     }
     if _several(frame):
         columns |= {
@@ -273,6 +282,10 @@ def _score(row: Row, key: str, digits: str) -> Cell:
     """A value of the row's measure."""
     factor = _factor(row)
     return _cell(row, key, digits if factor == 100 else ".4g", factor)
+
+
+def _uncounted(row: Row) -> tuple[str, ...]:
+    return (UNCOUNTED,) * (plain(row["method"]) in BACKPROPAGATION)
 
 
 def _cell(row: Row, key: str, form: str, factor: float = 1, notes: tuple[str, ...] = ()) -> Cell:

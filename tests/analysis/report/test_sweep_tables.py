@@ -7,7 +7,10 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
+from analysis.paper.names import UNCOUNTED
 from analysis.report.command import main
+from analysis.report.figures.curves import AXES, validation
+from analysis.report.figures.histories import read
 from analysis.report.sweep import method_frame, method_table
 from analysis.report.table import Table, show
 from analysis.select.cell_runs import fill
@@ -166,3 +169,15 @@ def test_a_typed_sweeps_table_has_the_largest_classs_share() -> None:
     shown = method_table(trials, method_frame(trials))
     assert shown.frame["method"].iloc[-1].text == "majority"
     assert shown.frame["test %, n=400"].iloc[-1].text == "50.0"
+
+
+def test_passes_of_backpropagation_are_said_to_be_forward_passes_alone() -> None:
+    """In the table's cells and below the figure over forward passes, and nowhere else."""
+    grid = expected(optimizer=["mezo", "adam"])
+    frames = made_frames(grid)
+    trials = of_name("s", fill(grid, frames.runs), frames)
+    shown = method_table(trials, method_frame(trials)).frame.set_index("passes per step")
+    noted = {cell.notes == (UNCOUNTED,) for cell in shown["passes to best"]}
+    assert noted == {True, False}
+    below = {name: UNCOUNTED in str(validation(trials, read(trials), name).notes) for name in AXES}
+    assert below == {"steps": False, "forwards": True, "time": False}
