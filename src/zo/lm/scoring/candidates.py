@@ -116,7 +116,7 @@ class CandidateScorer:
         self._loss_dtype = parameter.dtype if loss_dtype == "model" else torch.float32
         if graphs and self._device.type != "cuda":
             raise ModelError(f"precision.graphs: needs a GPU, the model is on {self._device}")
-        self._recorded, multiple = self._loss, None
+        self._recorded, multiple, self._graphs = self._loss, None, graphs
         if graphs:
             from zo.lm.scoring.graphs import STEP, Graphs
 
@@ -231,7 +231,7 @@ class CandidateScorer:
     def notes(self) -> list[str]:
         """Sentences for the log about the scoring of texts."""
         said = f"padding changes the scores of {self._name}: each pass has texts of one length"
-        return [said] if self.apart else []
+        return [said + "; precision.graphs records none" * self._graphs] if self.apart else []
 
     @torch.inference_mode()
     def _find_apart(self, examples: Sequence[Encoded]) -> None:
