@@ -46,7 +46,7 @@ def make(asked: CommandLine) -> int:
         return _submit_and_watch(sweep)
     runs = [run.cfg for run in sweep.runs]
     print(hours_left(sweep, standings(sweep.runs, ask_queue=False), local=True), flush=True)
-    return Multirun.of(runs).run()
+    return Multirun(runs).run()
 
 
 def _submit_and_watch(sweep: Sweep) -> int:

@@ -22,7 +22,7 @@ def test_a_run_that_cannot_be_made_or_has_a_defect_ends_no_other_and_a_table_has
         loop, "_step", lambda s, *rest: 1 / 0 if s.assembly.optimizer.seed == 7 else made(s, *rest)
     )
     choices = ("task.data_files.train=/no/such/file.csv", "task.labels=[8,9]", "seed=7", "seed=0")
-    multirun = Multirun.of([make_run(choice, "steps=1") for choice in (*choices, "seed=1")])
+    multirun = Multirun([make_run(choice, "steps=1") for choice in (*choices, "seed=1")])
     assert multirun.run() == 1
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
@@ -47,7 +47,7 @@ def test_a_run_that_cannot_be_made_or_has_a_defect_ends_no_other_and_a_table_has
 def test_a_cause_that_runs_share_is_tried_once_and_said_once(make_run, capsys):
     bad, nowhere = "task.labels=[8,9]", "task.data_files.train=/no/such/file.csv"
     grid = [(text, f"seed={seed}") for text in (bad, nowhere) for seed in (0, 1, 2)]
-    multirun = Multirun.of([make_run(*choice, "steps=1") for choice in grid])
+    multirun = Multirun([make_run(*choice, "steps=1") for choice in grid])
     assert multirun.run() == 1
     shown = capsys.readouterr()
     assert shown.err.count("task.labels: row ") == 1
@@ -63,13 +63,13 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(make_run, capsys):
     runs = [make_run(f"seed={seed}") for seed in (0, 1, 2)]
     in_second_run = At("zo.run.loop._step", 7, "after", signal.SIGINT)
     with armed(in_second_run):
-        assert Multirun.of(runs).run() == CTRL_C
+        assert Multirun(runs).run() == CTRL_C
     shown = capsys.readouterr()
     assert "stopped at step 3, saved; the same command goes on from there" in shown.err
     assert shown.err.endswith("stopped; 1 ended, 2 to go; the same command goes on\n")
     assert "1 of 3 runs ended, 0 failed" in shown.out
     assert "run 3 of 3" not in shown.out
-    assert Multirun.of(runs).run() == 0
+    assert Multirun(runs).run() == 0
     assert "goes on after step 3" in capsys.readouterr().out
 
 
@@ -84,14 +84,13 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(make_run, capsys):
 def test_what_differs_is_named_and_nothing_that_follows_from_it(make_run, grid, expected):
     runs = [make_run(override) for override in grid]
     assert differences(runs) == expected
-    assert len(Multirun.of(runs).runs) == (2 if expected[0] else 1), "a repeated run is left out"
 
 
 def test_a_run_that_another_process_makes_is_no_failure(make_run, capsys):
     runs = [make_run(f"seed={seed}", "steps=1") for seed in (0, 1)]
     freeze(runs[0])
     with lock.held(directory_of(runs[0])):
-        assert Multirun.of(runs).run() == 0
+        assert Multirun(runs).run() == 0
     said = capsys.readouterr().out
     assert "1 of 2 runs ended, 1 made by another process, 0 failed" in said
     assert said.count("run 1 of 2") == 2, "it is tried again at the end"

@@ -5,7 +5,6 @@ progress is saved, and the same command goes on.
 """
 
 import hashlib
-import json
 import re
 import sys
 import traceback
@@ -41,26 +40,18 @@ class Multirun:
 
     Attributes:
         runs: Their configurations.
-        named: What differs between them, a mapping per run.
         summaries: Of those that have ended, by position.
         errors: Of those that failed, one sentence each, by position.
         elsewhere: Those that another process makes, by position.
     """
 
     runs: Sequence[RunConfig]
-    named: list[dict[str, str]]
     summaries: dict[int, dict[str, Any]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     elsewhere: set[int] = field(default_factory=set)
 
-    @classmethod
-    def of(cls, cells: Sequence[RunConfig]) -> "Multirun":
-        """Leaves out cells that repeat a run."""
-        different: dict[str, RunConfig] = {}
-        for cfg in cells:
-            different.setdefault(json.dumps(identity_settings(cfg)), cfg)
-        runs = list(different.values())
-        return cls(runs, differences(runs))
+    def __post_init__(self) -> None:
+        self.named = differences(self.runs)
 
     def run(self) -> int:
         """Makes all runs.
