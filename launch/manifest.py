@@ -28,7 +28,8 @@ from typing import Any
 
 from zo.config import RunConfig
 from zo.config.arms import Line, SweeperConfig
-from zo.config.command_line import CommandLine, value_of
+from zo.config.checks import value_of
+from zo.config.command_line import CommandLine
 from zo.config.composition import parse
 from zo.config.identity import id_of, identity, input_files
 from zo.lm.baselines import ZeroShotConfig

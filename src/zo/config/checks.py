@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -56,212 +56,167 @@ class ConfigError(ValueError):
         return "\n".join(str(p) for p in self.problems)
 
 
+Rule = tuple[Any, ...]
+"""Whether it is broken, the key, what would be right, and the key's value where that is not the run's."""
+
+
 def problems(run: RunConfig) -> list[Problem]:
     """Returns everything that is wrong with a run but its learning rate."""
-    return [*_unknown_problems(run), *_problems(run), *_budget_problems(run)]
+    return [*_unknown_problems(run), *_group_problems(run), *_problems(run)]
+
+
+def value_of(run: RunConfig, key: str) -> Any:
+    """Returns a run's value of a key, None where it has none; a group's is the name of its choice."""
+    value: Any = run
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
+    is_choice = is_dataclass(value)
+    return value.name if is_choice else value
+
+
+def _group_problems(run: RunConfig) -> Iterator[Problem]:
+    """Yields what the groups say of their own values, and numbers that are none."""
+    for group in ("model", "task", "optimizer", "precision", "adapter", "objective", "distributed"):
+        node = getattr(run, group)
+        found = [*node.problems()]
+        infinite = [
+            k for k, v in vars(node).items() if isinstance(v, float) and not math.isfinite(v)
+        ]
+        found += [(k, "must be a finite number") for k in infinite if k not in dict(found)]
+        for key, right in found:
+            yield Problem(f"{group}.{key}", value_of(run, f"{group}.{key}"), right)
 
 
 def _problems(run: RunConfig) -> Iterator[Problem]:
     """Yields every value that is out of range or does not fit another one."""
-    for group in ("model", "task", "optimizer", "precision", "adapter", "objective", "distributed"):
-        node = getattr(run, group)
-        refused = set()
-        for key, right in node.problems():
-            yield Problem(f"{group}.{key}", _value(node, key), right)
-            refused.add(key)
-        for key, value in vars(node).items():
-            if isinstance(value, float) and not math.isfinite(value) and key not in refused:
-                yield Problem(f"{group}.{key}", value, "must be a finite number")
-    if run.model.kind == "masked" and run.task.prompt and run.task.masked_prompt is None:
-        right = f"must be given: {run.model.name} is a masked model, and task {run.task.name} has no prompt for one"
-        yield Problem("task.masked_prompt", None, right)
-    if run.model.kind == "masked" and run.task.objective == "lm":
-        yield Problem("task.objective", "lm", "must be classification for a masked model")
-    if run.model.kind == "masked" and "masked" not in run.adapter.kinds:
-        right = f"is for decoders, and {run.model.name} is a {run.model.kind} model; take lora, ia3, layers or bias"
-        yield Problem("adapter", run.adapter.name, right)
-    if run.optimizer.name == "icl" and run.model.kind == "masked":
-        yield Problem(
-            "optimizer", "icl", f"is for decoders, and {run.model.name} is a masked model"
-        )
-    if run.optimizer.name == "linear_probe" and any("{" in c for c in run.task.candidates or ()):
-        right = f"is for classes, and the candidates of {run.task.name} are each example's own"
-        yield Problem("optimizer", "linear_probe", right)
-    if run.adapter.name == "scales" and run.model.quantization is None:
-        right = "must be int8, int4 or nf4 with adapter=scales, which trains the scales of quantised weights"
-        yield Problem("model.quantization", None, right)
-    if run.precision.restore in RESTORE_POLICIES:
-        needs = run.optimizer.restore_needs()
-        how = run.precision
+    rules = (_of_choices, _of_distribution, _of_offload, _of_objective, _of_numbers)
+    for broken, key, right, *value in (rule for of in rules for rule in of(run)):
+        if broken:
+            yield Problem(key, value[0] if value else value_of(run, key), right)
+
+
+def _of_choices(run: RunConfig) -> Iterator[Rule]:
+    """Yields rules of the choices of model, method, adapter and precision, and of what is no number."""
+    model, task, method, how = run.model, run.task, run.optimizer, run.precision
+    masked = model.kind == "masked"
+    own = any("{" in candidate for candidate in task.candidates or ())
+    rounds = how.rounding in ("stochastic", "compensated")
+    yield from [
+        (masked and task.prompt and task.masked_prompt is None, "task.masked_prompt",
+         f"must be given: {model.name} is a masked model, and task {task.name} has no prompt for one"),
+        (masked and task.objective == "lm", "task.objective", "must be classification for a masked model"),
+        (masked and "masked" not in run.adapter.kinds, "adapter",
+         f"is for decoders, and {model.name} is a {model.kind} model; take lora, ia3, layers or bias"),
+        (masked and method.name == "icl", "optimizer", f"is for decoders, and {model.name} is a masked model"),
+        (own and method.name == "linear_probe", "optimizer",
+         f"is for classes, and the candidates of {task.name} are each example's own"),
+        (run.adapter.name == "scales" and model.quantization is None, "model.quantization",
+         "must be int8, int4 or nf4 with adapter=scales, which trains the scales of quantised weights"),
+        (rounds and not method.replays, "precision.rounding",
+         f"must be nearest: the weights of {method.name} are written by torch's own optimizer"),
+        (not re.fullmatch(r"auto|cpu|cuda(:\d+)?", run.device), "device", "must be auto, cpu, cuda or cuda:N"),
+        (not model.path.strip(), "model.path", "must be a hub id or a directory"),
+        (not run.out.strip(), "out", "must name a directory, as out=out"),
+        (how.graphs and run.device == "cpu", "precision.graphs",
+         "must be false with device=cpu: only a GPU records"),
+        (run.tracking.mode not in WANDB_MODES, "tracking.mode", f"must be one of {', '.join(WANDB_MODES)}"),
+    ]  # fmt: skip
+    if how.restore in RESTORE_POLICIES:
         half, philox = how.dtype != "float32", how.noise == "philox"
-        for key, right in conflicts(how.restore, how.rounding, half=half, philox=philox, **needs):
-            group = "optimizer" if key == "weight_decay" else "precision"
-            yield Problem(f"{group}.{key}", getattr(getattr(run, group), key), right)
-    if run.precision.rounding in ("stochastic", "compensated") and not run.optimizer.replays:
-        right = f"must be nearest: the weights of {run.optimizer.name} are written by torch's own optimizer"
-        yield Problem("precision.rounding", run.precision.rounding, right)
-    yield from _shard_problems(run)
-    yield from _tensor_problems(run)
-    yield from _offload_problems(run)
-    every = run.checkpoint.full_every
-    if every is not None and every < 1:
-        yield Problem("checkpoint.full_every", every, "must be at least 1, or null")
-    yield from _objective_problems(run)
-    yield from _number_problems(run)
-    if run.task.train_size is not None and run.batch_size > run.task.train_size:
-        yield Problem(
-            "batch_size", run.batch_size, f"must be at most task.train_size={run.task.train_size}"
-        )
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", run.device):
-        yield Problem("device", run.device, "must be auto, cpu, cuda or cuda:N")
-    if not run.model.path.strip():
-        yield Problem("model.path", run.model.path, "must be a hub id or a directory")
-    if not run.out.strip():
-        yield Problem("out", run.out, "must name a directory, as out=out")
-    if run.precision.graphs and run.device == "cpu":
-        yield Problem("precision.graphs", True, "must be false with device=cpu: only a GPU records")
-    if run.tracking.mode not in WANDB_MODES:
-        yield Problem(
-            "tracking.mode", run.tracking.mode, f"must be one of {', '.join(WANDB_MODES)}"
-        )
+        given = {"half": half, "philox": philox, "graphs": how.graphs, **method.restore_needs()}
+        for key, right in conflicts(how.restore, how.rounding, **given):
+            yield True, f"{'optimizer' if key == 'weight_decay' else 'precision'}.{key}", right
 
 
-def _budget_problems(run: RunConfig) -> Iterator[Problem]:
-    """Yields what is wrong with the budget: an unknown unit, or less of it than one step takes."""
-    passes = run.optimizer.passes_per_step
-    if run.budget not in BUDGETS:
-        yield Problem("budget", run.budget, f"must be one of {', '.join(BUDGETS)}")
-    elif run.budget == "forward_passes" and 0 < run.steps < passes:
-        right = f"must be at least {passes}: a step of {run.optimizer.name} makes {passes} forward passes"
-        yield Problem("steps", run.steps, right)
-
-
-def _value(node: Any, key: str) -> Any:
-    """Returns what a key leads to, whose later parts are those of a mapping: `lr_grid.bszo`."""
-    name, *inside = key.split(".")
-    value = getattr(node, name)
-    for part in inside:
-        value = value[part]
-    return value
-
-
-def _shard_problems(run: RunConfig) -> Iterator[Problem]:
-    """Yields what is wrong with the number of parts of a mini-batch."""
-    shards = run.distributed.shards
-    if shards > 1 and not run.optimizer.replays:
-        right = f"must be 1: {run.optimizer.name} makes one backward pass per step"
-        yield Problem("distributed.shards", shards, right)
-    elif shards > 1 and run.batch_size % shards:
-        right = f"must divide batch_size={run.batch_size}, so that all parts are of one size"
-        yield Problem("distributed.shards", shards, right)
-
-
-def _tensor_problems(run: RunConfig) -> Iterator[Problem]:
-    """Yields what tensor parallelism cannot do, or was not tried with."""
-    if run.distributed.tensor == 1:
-        return
+def _of_distribution(run: RunConfig) -> Iterator[Rule]:
+    """Yields rules of the parts of a mini-batch, and of what tensor parallelism cannot do or was not tried with."""
+    shards, name = run.distributed.shards, run.optimizer.name
+    divides = run.batch_size % shards if run.optimizer.replays and shards > 1 else 0
+    right = f"must be 1: {name} makes one backward pass per step"
+    yield shards > 1 and not run.optimizer.replays, "distributed.shards", right
+    right = f"must divide batch_size={run.batch_size}, so that all parts are of one size"
+    yield divides, "distributed.shards", right
+    divisible = [name for name, of in RESTORE_POLICIES.items() if of.supports_sharding]
     for key, value, allowed in (
-        ("optimizer", run.optimizer.name, (*SHARDABLE, "zero_shot")),
-        (
-            "precision.restore",
-            run.precision.restore,
-            [n for n, of in RESTORE_POLICIES.items() if of.supports_sharding],
-        ),
+        ("optimizer", name, (*SHARDABLE, "zero_shot")),
+        ("precision.restore", run.precision.restore, divisible),
         ("precision.graphs", run.precision.graphs, (False,)),
         ("model.kind", run.model.kind, ("decoder",)),
         ("model.weights", run.model.weights, ("pretrained",)),
         ("model.quantization", run.model.quantization, (None,)),
         ("adapter", run.adapter.name, ("none",)),
         ("objective", run.objective.of(run.task), ("classification", "lm", "completion")),
-        ("distributed.shards", run.distributed.shards, (1,)),
+        ("distributed.shards", shards, (1,)),
     ):
-        if value not in allowed:
-            names = " or ".join(str(of).lower() for of in allowed)
-            yield Problem(key, value, f"must be {names} with distributed.tensor")
+        names = " or ".join(str(of).lower() for of in allowed)
+        broken = run.distributed.tensor > 1 and value not in allowed
+        yield broken, key, f"must be {names} with distributed.tensor", value
 
 
-def _offload_problems(run: RunConfig) -> Iterator[Problem]:
-    """Yields what does not go with weights that come to the device one module at a time."""
+def _of_offload(run: RunConfig) -> Iterator[Rule]:
+    """Yields rules of weights that come to the device one module at a time."""
     if run.model.offload is None:
         return
-    with_it = f"with model.offload={run.model.offload}"
-    if run.distributed.tensor > 1:
-        yield Problem("distributed.tensor", run.distributed.tensor, f"must be 1 {with_it}")
-    if run.precision.graphs:
-        yield Problem("precision.graphs", True, f"must be false {with_it}")
-    if run.optimizer.name in BASELINES or run.steps == 0 or isinstance(run.adapter, PeftAdapter):
-        return  # nothing of the model moves
-    if run.precision.restore != "streamed":
-        right = f"must be streamed {with_it}: the others displace all weights together"
-        yield Problem("precision.restore", run.precision.restore, right)
-    if run.precision.rounding == "compensated":
-        right = f"must be nearest or stochastic {with_it}: compensated keeps 4 bytes per weight on the device"
-        yield Problem("precision.rounding", "compensated", right)
+    given, how = f"with model.offload={run.model.offload}", run.precision
+    still = (
+        run.optimizer.name in BASELINES or run.steps == 0 or isinstance(run.adapter, PeftAdapter)
+    )
+    yield from [
+        (run.distributed.tensor > 1, "distributed.tensor", f"must be 1 {given}"),
+        (how.graphs, "precision.graphs", f"must be false {given}"),
+        (not still and how.restore != "streamed", "precision.restore",
+         f"must be streamed {given}: the others displace all weights together"),
+        (not still and how.rounding == "compensated", "precision.rounding",
+         f"must be nearest or stochastic {given}: compensated keeps 4 bytes per weight on the device"),
+    ]  # fmt: skip
 
 
-def _objective_problems(run: RunConfig) -> Iterator[Problem]:
-    """Yields what does not fit the objective."""
-    name = run.objective.of(run.task)
-    kinds = FITS.get(name, ())
-    if kinds and run.task.kind not in kinds:
-        right = f"must be another: task.kind={run.task.kind}, and it is for {' and '.join(kinds)}"
-        yield Problem("objective", name, right)
-    yield from _reward_problems(run, name)
-    if name not in OF_TEXT and run.task.temperature > 0 and run.task.measure is None:
-        yield Problem(
-            "task.temperature",
-            run.task.temperature,
-            f"must be 0 with objective={name}, which draws no text",
-        )
-    if name not in OF_TEXT and getattr(run.optimizer, "baseline", "population") == "prompt":
-        right = f"must be population with objective={name}, which has one loss for all examples"
-        yield Problem("optimizer.baseline", "prompt", right)
-    if name not in ("metric", *OF_TEXT):
-        return
-    if run.optimizer.name in ("sgd", "adam"):
-        yield Problem(
-            "optimizer", run.optimizer.name, f"must be another: objective={name} has no gradient"
-        )
-    if run.distributed.shards > 1:
-        yield Problem(
-            "distributed.shards", run.distributed.shards, f"must be 1 with objective={name}"
-        )
-    if run.precision.graphs:
-        yield Problem("precision.graphs", True, f"must be false with objective={name}")
-    if name in OF_TEXT and run.adapter.name in ("prefix", "prompt"):
-        yield Problem("adapter", run.adapter.name, f"must be another with objective={name}")
+def _of_objective(run: RunConfig) -> Iterator[Rule]:
+    """Yields rules of the objective, and of what graders with a name need."""
+    task, method = run.task, run.optimizer
+    name = run.objective.of(task)
+    kinds, text = FITS.get(name, ()), name in OF_TEXT
+    measured, rewarded = text or name == "metric", name == "reward"
+    rated_by = run.objective.rated_by(task) if rewarded else ()
+    given = f"with objective={name}"
+    yield from [
+        (kinds and task.kind not in kinds, "objective",
+         f"must be another: task.kind={task.kind}, and it is for {' and '.join(kinds)}", name),
+        (rewarded and not rated_by, "objective.function", "must be given, as rules.py:score", None),
+        ("reasoning_gym" in rated_by and not task.generated_by(), "objective.function",
+         "is for task=reasoning_gym, whose problems it generates", "reasoning_gym"),
+        ("math_verify" in rated_by and task.references is None and task.kind == "prompts", "task.references",
+         "must name the column with the right answers, for objective.function=math_verify"),
+        (not text and task.temperature > 0 and task.measure is None, "task.temperature",
+         f"must be 0 {given}, which draws no text"),
+        (not text and getattr(method, "baseline", "") == "prompt", "optimizer.baseline",
+         f"must be population {given}, which has one loss for all examples"),
+        (measured and method.name in ("sgd", "adam"), "optimizer",
+         f"must be another: objective={name} has no gradient"),
+        (measured and run.distributed.shards > 1, "distributed.shards", f"must be 1 {given}"),
+        (measured and run.precision.graphs, "precision.graphs", f"must be false {given}"),
+        (text and run.adapter.name in ("prefix", "prompt"), "adapter", f"must be another {given}"),
+    ]  # fmt: skip
 
 
-def _reward_problems(run: RunConfig, name: str) -> Iterator[Problem]:
-    """Yields what graders with a name need, and functions that are missing."""
-    objective, task = run.objective, run.task
-    if name != "reward":
-        return
-    rated_by = objective.rated_by(task)
-    if not rated_by:
-        yield Problem("objective.function", None, "must be given, as rules.py:score")
-    if "reasoning_gym" in rated_by and not task.generated_by():
-        right = "is for task=reasoning_gym, whose problems it generates"
-        yield Problem("objective.function", "reasoning_gym", right)
-    if "math_verify" in rated_by and task.references is None and task.kind == "prompts":
-        right = "must name the column with the right answers, for objective.function=math_verify"
-        yield Problem("task.references", None, right)
-
-
-def _number_problems(run: RunConfig) -> Iterator[Problem]:
-    """Yields every whole number that is too small or too large."""
+def _of_numbers(run: RunConfig) -> Iterator[Rule]:
+    """Yields rules of whole numbers that are too small or too large, and of the budget."""
     for key, most in MOST_OF_A_METHOD.items():
-        value = getattr(run.optimizer, key, None)
-        if value is not None and value > most:
-            yield Problem(f"optimizer.{key}", value, f"must be at most {most}")
+        value = getattr(run.optimizer, key, None) or 0
+        yield value > most, f"optimizer.{key}", f"must be at most {most}"
     for key in {**LEAST, **MOST}:
-        value = getattr(run, key)
-        if value is None:
-            continue
-        if not value >= (least := LEAST.get(key, value)):
-            yield Problem(key, value, f"must be at least {least}")
-        if value > (most := MOST.get(key, value)):
-            yield Problem(key, value, f"must be at most {most}")
+        if (value := getattr(run, key)) is not None:
+            yield not value >= LEAST.get(key, value), key, f"must be at least {LEAST.get(key)}"
+            yield value > MOST.get(key, value), key, f"must be at most {MOST.get(key)}"
+    every, size = run.checkpoint.full_every, run.task.train_size
+    passes = run.optimizer.passes_per_step
+    too_few = run.budget == "forward_passes" and 0 < run.steps < passes
+    yield from [
+        (every is not None and every < 1, "checkpoint.full_every", "must be at least 1, or null"),
+        (size is not None and run.batch_size > size, "batch_size", f"must be at most task.train_size={size}"),
+        (run.budget not in BUDGETS, "budget", f"must be one of {', '.join(BUDGETS)}"),
+        (too_few, "steps", f"must be at least {passes}: a step of {run.optimizer.name} makes {passes} forward passes"),
+    ]  # fmt: skip
 
 
 def _unknown_problems(run: RunConfig) -> Iterator[Problem]:

@@ -7,9 +7,9 @@ import re
 import string
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from zo.config.arms import Line, Staged, SweeperConfig, expand, staged
-from zo.config.checks import ConfigError, Problem
+from zo.config.checks import ConfigError, Problem, value_of
 from zo.config.composition import (
     CONFIG_NAME,
     Composer,
@@ -344,15 +344,6 @@ def _cells_of_lines(
         typed = " ".join(str(o.input_line) for o in chosen)
         raise ConfigError([Problem("sweep", asked.typed, f"no line has {typed}")])
     return found
-
-
-def value_of(cfg: RunConfig, key: str) -> Any:
-    """Returns a run's value of a key, None where it has none; a group's is the name of its choice."""
-    value: Any = cfg
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
-    is_choice = is_dataclass(value)
-    return value.name if is_choice else value
 
 
 def _values(override: Override) -> list[Any]:

@@ -6,7 +6,7 @@ The names of the noises stand here, too. A test holds them equal to what `zo.noi
 from dataclasses import dataclass
 from typing import Any
 
-from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
+from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS
 
 MISSING: Any = "???"  # OmegaConf's mark of a value that has to be given
 
@@ -70,11 +70,4 @@ class PrecisionConfig:
             found.append(("prefix_cache_gib", "must be at least 0, which keeps nothing"))
         if not self.branch_gib > 0:
             found.append(("branch_gib", "must be greater than 0"))
-        if not found:
-            found += conflicts(
-                *(self.restore, self.rounding),
-                half=self.dtype != "float32",
-                philox=self.noise == "philox",
-                graphs=self.graphs,
-            )
         return found

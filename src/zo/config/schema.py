@@ -140,18 +140,11 @@ def identity_settings(run: RunConfig) -> dict[str, Any]:
     parts = {key: divided[key] for key in ("shards", "tensor") if divided[key] > 1}
     if parts and run.steps > 0:
         plain["distributed"] = parts
-    for group, key in (
-        ("model", "lr_grid"),
-        ("model", "lr_grid_of"),
-        ("model", "paper"),
-        ("model", "install"),
-        ("model", "offload"),
-        ("task", "install"),
-    ):
-        del plain[group][key]
+    for key in ("lr_grid", "lr_grid_of", "paper", "install", "offload"):
+        del plain["model"][key]
+    del plain["task"]["install"], plain["objective"]["workers"]
     if run.model.weights == "pretrained":
         del plain["model"]["architecture"]
-    del plain["objective"]["workers"]
     if replace(run.objective, workers=None) == ObjectiveConfig():
         del plain["objective"]
     if run.adapter.name == "none":
