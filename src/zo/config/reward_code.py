@@ -67,25 +67,19 @@ def imported(file: Path) -> set[Path]:
 def of_imports(function: str) -> str | None:
     """Returns the digest of the files that a reward imports from its folder; None if it imports none."""
     file = source(function)
-    files = imported(file) if file is not None else ()
-    return of_files(file.resolve().parent, files) if file is not None and files else None
+    files = imported(file) if file else ()
+    return of_files(file.resolve().parent, files) if file and files else None
 
 
 def of_functions(functions: Iterable[str]) -> str | None:
-    """Returns the digest of the code of several functions, with what they import; None if no file is found."""
-    found = [f for f in sorted(functions) if source(f) is not None]
-    return fingerprint(*found) if found else None
-
-
-def fingerprint(*functions: str) -> str:
-    """Returns the SHA-256 of the addresses and files of rewards: no other code has it."""
+    """Returns the SHA-256 of several functions' addresses, files and what these import; None if no file is found."""
+    found = [(function, file) for function in sorted(functions) if (file := source(function))]
     digest = hashlib.sha256()
-    for function in functions:
+    for function, file in found:
         digest.update(function.encode())
-        file = source(function)
-        for path in [] if file is None else [file, *sorted(imported(file))]:
+        for path in (file, *sorted(imported(file))):
             digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+    return digest.hexdigest() if found else None
 
 
 def _imports(file: Path, roots: tuple[Path, ...]) -> Iterator[Path]:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from zo.config import RunConfig
 from zo.run.assembly import Session
-from zo.run.logs import texts
 from zo.run.logs.progress import Progress
 from zo.run.predictions import TABLE
 from zo.run.signals import Requests
 from zo.run.store import checkpoint
 from zo.run.store.inputs import Inputs, related
 from zo.run.store.rows import (
+    TEXTS,
     Row,
     evaluates,
     read_rows,
@@ -55,7 +55,7 @@ def resume(
     if rows:
         if processes.leads and source != directory:
             write_rows(directory, rows)
-            for name in (TABLE, texts.NAME):
+            for name in (TABLE, TEXTS):
                 with suppress(FileNotFoundError):  # the task's kind has one of them, or none
                     shutil.copyfile(source / name, directory / name)
         progress.begin_at(len(rows))

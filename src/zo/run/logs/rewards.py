@@ -6,8 +6,8 @@ from typing import Any
 from zo.distributed.processes import Processes
 from zo.lm.scoring.texts import TextScorer
 from zo.rewards.tally import Tally
-from zo.run.logs.texts import NAME, TextLog
-from zo.run.store.rows import Row
+from zo.run.logs.texts import TextLog
+from zo.run.store.rows import TEXTS, Row
 
 SHOWN, PROMPT, TEXT = 3, 30, 60
 """Rows of the table of sample texts, and characters of its columns."""
@@ -71,7 +71,7 @@ class RewardLog:
         for event in tally.events:
             self._once(
                 f"{event['function']}: {event['error']}",
-                f"step {step}: {event['function']}: {event['said']} (row {event['row']}); {NAME} has the text,"
+                f"step {step}: {event['function']}: {event['said']} (row {event['row']}); {TEXTS} has the text,"
                 " reward/errors their number",
             )
         if tally.unrated:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from zo.record.appender import Appender
+from zo.run.store.rows import TEXTS
 
-NAME = "texts.jsonl"
 MOST_LINES = 10_000
 """Lines that one attempt writes: all failures are counted in metrics.jsonl."""
 
@@ -21,7 +21,7 @@ class TextLog:
     """
 
     def __init__(self, directory: Path, after: int):
-        self._path, self._after, self._lines = directory / NAME, after, 0
+        self._path, self._after, self._lines = directory / TEXTS, after, 0
         self._file = Appender(self._path, self._kept()) if self._path.exists() else None
 
     def write(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:

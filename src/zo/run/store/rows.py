@@ -14,7 +14,7 @@ from zo.run.store.directory import load
 from zo.run.store.inputs import Inputs
 from zo.tasks.measures import LOSS, in_row
 
-METRICS = "metrics.jsonl"
+METRICS, TEXTS = "metrics.jsonl", "texts.jsonl"
 TRAJECTORY = "trajectory.bin"
 """What the steps measured, written at the end, to be shared: `python -m zo.trajectory` explains it."""
 
