@@ -1,4 +1,7 @@
-"""What is in results/ says where it comes from: commits and trees of this repository, or a mark that they are gone."""
+"""What is in results/ says where it comes from: commits and trees of this repository, or a mark that they are gone.
+
+The shipped weights are those that their checksums name.
+"""
 
 import re
 import shutil
@@ -10,7 +13,7 @@ import pandas as pd
 import pytest
 
 from analysis.select.provenance import NOT_HERE, foot
-from zo.config.digests import of_tree
+from zo.config.digests import of_tree, read
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -31,6 +34,14 @@ def history() -> str:
         if git("rev-parse", "--is-shallow-repository") == "false":
             return " " + git("rev-list", "HEAD").replace("\n", " ")
     return pytest.skip("the history of the repository is not here")
+
+
+@pytest.mark.parametrize("model", ["reviews-tiny", "reasoning-tiny"])
+def test_shipped_weights_have_their_checksums(model):
+    folder = ROOT / "src" / "zo" / "assets" / model
+    sums = (folder / "SHA256SUMS").read_text().split()
+    assert [read(folder / name, "sha256") for name in sums[1::2]] == sums[::2]
+    assert sums[sums.index("model.safetensors") - 1] in (folder / "README.md").read_text()
 
 
 def cited(path: Path) -> set[str]:
