@@ -50,16 +50,16 @@ def _module(package: Path, name: str) -> Path:
 @cache
 def _edited(package: Path) -> frozenset[Path]:
     """Returns the files of the rooms that differ from the checked out commit; empty if no commit has them."""
-    if not _git(package, "ls-files", "optim/__init__.py"):
+    if not git(package, "ls-files", "optim/__init__.py"):
         return frozenset()
-    changed = _git(package, "diff", "--name-only", "--relative", "-z", "HEAD", "--", *ROOMS)
-    new = _git(package, "ls-files", "--others", "--exclude-standard", "-z", "--", *ROOMS)
+    changed = git(package, "diff", "--name-only", "--relative", "-z", "HEAD", "--", *ROOMS)
+    new = git(package, "ls-files", "--others", "--exclude-standard", "-z", "--", *ROOMS)
     paths = [package / name for name in f"{changed}{new}".split("\0") if name]
     return frozenset(p for p in paths if p.is_file() and p.name != "__init__.py")
 
 
-def _git(directory: Path, *arguments: str) -> str:
-    """Returns what git prints, or nothing where there is no git or no commit."""
+def git(directory: Path, *arguments: str) -> str:
+    """Returns what git prints of a directory; nothing where there is no git or no commit, or after 10 seconds."""
     command = ["git", "-C", str(directory), *arguments]
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.check_output(

@@ -189,15 +189,8 @@ class Session:
             raise TaskError(f"batch_size={cfg.batch_size}: {right}")
         assembly = Assembly.of(cfg, scratch)
         loaded = assembly.loaded
-        scorer, evaluates_by = scorers(
-            loaded,
-            task,
-            cfg.objective,
-            cfg.precision.loss,
-            cfg.precision.graphs,
-            dividing,
-            cfg.seed,
-        )
+        how = cfg.precision.loss, cfg.precision.graphs
+        scorer, evaluates_by = scorers(loaded, task, cfg.objective, *how, dividing, cfg.seed)
         read = {split: digest_examples(of) for split, of in vars(splits).items()}
         by = f"{task} {cfg.model} {loaded.tokenizer} {loaded.tokenizer.chat_template} {rewarded}"
         keys = {split: f"{by} {digest}" for split, digest in read.items()}
@@ -248,20 +241,8 @@ class Session:
             read["parameters"] = str(assembly.params.numel)
         shared = processes, cfg.distributed.shards
         examples = {"validation": splits.validation, "test": splits.test}
-        return cls(
-            train,
-            validation,
-            test,
-            task,
-            examples,
-            scorer,
-            evaluator,
-            assembly,
-            read,
-            notes,
-            *shared,
-            also,
-        )
+        data = train, validation, test, task, examples
+        return cls(*data, scorer, evaluator, assembly, read, notes, *shared, also)
 
     def loss_of(self, examples: list[Encoded]) -> LossFn:
         """Returns the loss of a mini-batch; its batches are built once for a step's forward passes."""

@@ -18,9 +18,8 @@ def reset_peak(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
         return
     try:
-        Path("/proc/self/clear_refs").write_text(
-            "5", encoding="utf-8"
-        )  # Linux: peak = current resident size
+        # Linux: peak = current resident size
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     except OSError:
         return  # elsewhere the peak is that of the process since it started
 

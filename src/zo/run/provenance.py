@@ -3,7 +3,6 @@
 import importlib.metadata
 import os
 import platform
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +13,13 @@ import xxhash
 from torch import Tensor
 
 from zo.config import digests
+from zo.config.method_code import git
 from zo.weights.tensors import hash_of
 
 SOURCES = ("lm/scoring", "noise", "optim", "weights")
 """Packages whose code decides a run's numbers."""
 
+HERE = Path(__file__).parent
 LIBRARIES = ("torch", "transformers", "datasets", "tokenizers", "numpy", "wandb", "hydra-core")
 
 
@@ -33,7 +34,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
     """Returns code, library versions, machine and time of start."""
     return {
         "git_revision": git_revision(),
-        "git_dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "git_dirty": bool(git(HERE, "status", "--porcelain", "--untracked-files=no")),
         "versions": {
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in LIBRARIES},
@@ -64,7 +65,7 @@ def sentence(made: Mapping[str, Any]) -> str:
 
 def git_revision() -> str:
     """Returns the commit of this source tree, `unknown` outside of one."""
-    return _git("rev-parse", "HEAD") or "unknown"
+    return git(HERE, "rev-parse", "HEAD").strip() or "unknown"
 
 
 def device_name(device: torch.device) -> str:
@@ -77,18 +78,3 @@ def device_name(device: torch.device) -> str:
             if line.startswith("model name"):
                 return f"cpu: {line.split(':', 1)[1].strip()}"
     return f"cpu: {platform.processor() or platform.machine()}"
-
-
-def _git(*arguments: str) -> str:
-    """Returns what git prints about this source tree, or nothing outside of one."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), *arguments],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()

@@ -163,10 +163,7 @@ def _replayed(
         raise ExportError(f"{found.path}: step {step} is beyond its last one, {last}")
     cfg = load(run) if run is not None else from_plain(found.header.config)
     assembly = _assembly(cfg, model, device)
-    with (
-        Progress(0) as progress,
-        progress.replaying(step) as made,
-    ):
+    with Progress(0) as progress, progress.replaying(step) as made:
         replay_to(assembly, found, step, run, made)
     return Reached(cfg, assembly, step, run)
 
