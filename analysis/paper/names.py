@@ -1,5 +1,6 @@
 """Names in print, and their order: methods, tasks, models and sweeps, out of names.yaml."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,6 @@ SWEEPS: dict[str, dict[str, Any]] = _NAMES["sweeps"]
 ZERO_SHOT = "zero_shot"
 UNTRAINED = (ZERO_SHOT, "icl", "linear_probe")
 """Baselines without steps, and so without a learning rate."""
-BACKPROPAGATION = ("adam", "sgd")
-UNCOUNTED = "forward passes alone; each step's backward pass costs about two more"
 PAPER_METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
 
 
@@ -32,6 +31,13 @@ def variant_name(method: str, i: int, of: int, words: str) -> str:
 def plain(method: str) -> str:
     """The method that a variant is of."""
     return method.partition("=")[0].partition(":")[0]
+
+
+def uncounted(methods: Iterable[str]) -> tuple[str, ...]:
+    """What passes do not count, a sentence for each of some methods that backpropagates."""
+    found = {plain(method) for method in methods} & {"adam", "sgd"}
+    said = "forward passes alone; each step's backward pass costs about two more"
+    return tuple(f"{method_label(method)}: {said}" for method in sorted(found))
 
 
 def task_label(task: str) -> str:

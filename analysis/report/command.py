@@ -21,13 +21,12 @@ from analysis.report.figures.drawing import write
 from analysis.report.markdown import write_record, write_runs, write_texts
 from analysis.report.sweep import write_tables
 from analysis.select import trials
-from analysis.select.cell_runs import fill
+from analysis.select.cell_runs import ROOT, fill, typed
 from analysis.select.comparison import settings_file
 from analysis.select.paper_cells import SWEEPS, beside
 from analysis.select.provenance import foot
 
 DEFAULT_RUNS = ["out"]
-ROOT = Path(__file__).parents[2]
 RESULTS, MEASURED = Path("results/local"), ROOT / "results" / "measured"
 EXAMPLES = """examples:
   python -m analysis report                             the page of everything: results/local/report.html
@@ -142,10 +141,8 @@ def _sweep(call: Call, name: str, filled: pd.DataFrame) -> Paths:
 
 def _no_runs(sweep: str, frames: Frames) -> str:
     there = ", ".join(frames.sweeps) or "no sweep"
-    files = [path.stem for path in (ROOT / "conf" / "sweep").glob("*.yaml")]
-    file = max((name for name in files if f"{sweep}_".startswith(f"{name}_")), key=len, default="")
-    typed = f"sweep={file}" + f" stage={sweep[len(file) + 1 :]}" * (sweep != file)
-    makes = f"`python train.py -m {typed}` makes those of conf/sweep/{file}.yaml"
+    words, file = typed(sweep)
+    makes = f"`python train.py -m {words}` makes those of conf/sweep/{file}.yaml"
     return f"there is no run of {sweep}; there are runs of {there}" + f". {makes}" * bool(file)
 
 

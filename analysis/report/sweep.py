@@ -11,14 +11,13 @@ from typing import Any
 import pandas as pd
 
 from analysis.paper.names import (
-    BACKPROPAGATION,
-    UNCOUNTED,
     UNTRAINED,
     ZERO_SHOT,
     method_label,
     model_label,
     plain,
     task_label,
+    uncounted,
 )
 from analysis.report.markdown import csv, write_texts
 from analysis.report.table import (
@@ -152,8 +151,12 @@ def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
         "p": lambda row: _cell(row, "p_mcnemar", ".2g"),
         "p, MeZO": lambda row: _cell(row, "p_mezo", ".2g"),
         "ms per step": lambda row: _cell(row, "step_ms", ".1f"),
-        "passes per step": lambda row: _cell(row, "forwards_per_step", "g", notes=_uncounted(row)),
-        "passes to best": lambda row: _cell(row, "forwards_to_best", ",.0f", notes=_uncounted(row)),
+        "passes per step": lambda row: _cell(
+            row, "forwards_per_step", "g", notes=uncounted([row["method"]])
+        ),
+        "passes to best": lambda row: _cell(
+            row, "forwards_to_best", ",.0f", notes=uncounted([row["method"]])
+        ),
     }
     if _several(frame):
         columns |= {
@@ -282,10 +285,6 @@ def _score(row: Row, key: str, digits: str) -> Cell:
     """A value of the row's measure."""
     factor = _factor(row)
     return _cell(row, key, digits if factor == 100 else ".4g", factor)
-
-
-def _uncounted(row: Row) -> tuple[str, ...]:
-    return (UNCOUNTED,) * (plain(row["method"]) in BACKPROPAGATION)
 
 
 def _cell(row: Row, key: str, form: str, factor: float = 1, notes: tuple[str, ...] = ()) -> Cell:

@@ -18,6 +18,7 @@ A run without steps has no seed: however often it was made, it counts as one run
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ import pandas as pd
 
 from analysis.logs.run_file import LogError
 
+ROOT = Path(__file__).parents[2]
 STATUSES = ("finished", "collapsed", "unfinished", "missing", "duplicated", "incomplete")
 MEASURES = ("accuracy", "exact_match", "f1", "rouge_l", "perplexity", "reward")
 """What a task may be measured by, as its run's summary names it; a classification has accuracies alone."""
@@ -263,7 +265,15 @@ def _remedy(sweep: str, cells: pd.DataFrame) -> str:
 
 def command(sweep: str) -> str:
     """What makes the runs of a sweep that there are not yet."""
-    return f"python -m launch.submit sweep={sweep}"
+    return f"python -m launch.submit {typed(sweep)[0]}"
+
+
+def typed(sweep: str) -> tuple[str, str]:
+    """How a sweep, or a stage of one, is typed; and the name of its file, empty without one."""
+    files = [path.stem for path in (ROOT / "conf" / "sweep").glob("*.yaml")]
+    file = max((name for name in files if f"{sweep}_".startswith(f"{name}_")), key=len, default="")
+    stage = f" stage={sweep[len(file) + 1 :]}" * (file not in ("", sweep))
+    return f"sweep={file or sweep}{stage}", file
 
 
 def right_answers(run: Mapping[Any, Any]) -> Any:

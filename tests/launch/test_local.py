@@ -32,14 +32,20 @@ def test_ctrl_c_stops_the_runs_and_says_that_the_same_command_continues_them(gri
 
 
 @pytest.mark.process
-def test_ctrl_c_while_the_process_of_the_runs_starts_stops_it(grid, monkeypatch):
+@pytest.mark.parametrize(
+    ("seen", "status"), [({"side_effect": KeyboardInterrupt}, 130), ({"return_value": None}, 2)]
+)
+def test_a_process_that_ctrl_c_or_the_time_limit_ends_while_it_starts_is_not_left(
+    grid, monkeypatch, seen, status
+):
     asked = command_line.read([*grid, "hydra/launcher=local"], multirun=True)
     popen, started = subprocess.Popen, []
     monkeypatch.setattr(
         subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1]
     )
-    with patch("launch.local.holder", side_effect=KeyboardInterrupt):
-        assert multirun.make(asked) == 130
+    monkeypatch.setattr("launch.local.STARTS_WITHIN_S", 0.05)
+    with patch("launch.local.holder", **seen):
+        assert multirun.make(asked) == status
     assert started[-1].args[1:3] == ["-m", "launch.local"]
     assert started[-1].wait(60) == -signal.SIGTERM
 

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from pathlib import Path
 
 import psutil
 import pytest
@@ -54,6 +55,20 @@ def test_wandb_mode_is_read_whatever_its_case_and_a_project_from_the_environment
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     projects = [wandb_run._project(one) for one in (TrackingConfig(), TrackingConfig(project="x"))]
     assert projects == ["mine", "x"]
+
+
+def test_a_run_whose_directory_is_relative_writes_there_though_wandb_began_elsewhere(
+    tmp_path, monkeypatch
+):
+    """W&B's process, which later runs share, has the directory in which the first one began."""
+    for name in ("one", "two"):
+        (tmp_path / name / name).mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / name)
+        log = RunLog(Path(name), name=name, config={}, tracking=TrackingConfig(mode="offline"))
+        log.write(1, {"train/loss": 0.5})
+        log.finish({"run/status": "finished"})
+    logged_in(tmp_path / "two" / "two")
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["one"]
 
 
 def test_losing_wandb_is_said_once_and_loses_nothing(tmp_path, capsys):

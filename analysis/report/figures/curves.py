@@ -8,14 +8,11 @@ import pandas as pd
 
 from analysis.logs.frames import Frames
 from analysis.paper.names import (
-    BACKPROPAGATION,
-    UNCOUNTED,
     UNTRAINED,
-    method_label,
     method_order,
     model_label,
-    plain,
     task_label,
+    uncounted,
     variant_name,
 )
 from analysis.report.figures.drawing import RATE, Figure, limits, line_panels, points
@@ -103,11 +100,10 @@ def validation(trials: Trials, histories: Histories, name: str) -> Figure | None
             if any(line["shape"].iloc[0] == "line" for line in found):
                 series += found
     sizes = ", ".join(f"{int(n):,d}" for n in sorted(drawn["val_n"].dropna().unique()))
-    methods = {*drawn["method"].map(plain)} if name == "forwards" else set()
     notes = [
         f"Chosen learning rates only; {sizes} validation examples.",
         *[SEEDS] * bool(drawn.duplicated(SAME).any()),
-        *[f"{method_label(m)}: {UNCOUNTED}." for m in BACKPROPAGATION if m in methods],
+        *(f"{note}." for note in uncounted(drawn["method"]) if name == "forwards"),
         *trials.notes,
     ]
     title = f"{trials.sweep}: validation over {'steps' if xlabel == STEP else xlabel}"

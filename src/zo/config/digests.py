@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import os
+import subprocess
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -64,6 +65,16 @@ def of_tree(directory: Path) -> str:
             entries.append((f"{path.name}{end}", f"{mode} {path.name}\0".encode(), found))
     content = b"".join(head + bytes.fromhex(found) for _, head, found in sorted(entries))
     return hashlib.sha1(b"tree %d\0" % len(content) + content).hexdigest() if entries else ""
+
+
+def git(directory: Path, *arguments: str) -> str:
+    """Returns what git prints of a directory; nothing where there is no git or no commit, or after 10 seconds."""
+    command = ["git", "-C", str(directory), *arguments]
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.check_output(
+            command, stderr=subprocess.DEVNULL, encoding="utf-8", timeout=10
+        )
+    return ""
 
 
 def _of_file(path: Path, algorithm: str = ALGORITHM) -> str:

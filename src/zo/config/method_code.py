@@ -5,8 +5,6 @@ of methods that this one does not build on. Without git no difference is seen. A
 file's digest always, and counts all that differ.
 """
 
-import subprocess
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -50,19 +48,9 @@ def _module(package: Path, name: str) -> Path:
 @cache
 def _edited(package: Path) -> frozenset[Path]:
     """Returns the files of the rooms that differ from the checked out commit; empty if no commit has them."""
-    if not git(package, "ls-files", "optim/__init__.py"):
+    if not digests.git(package, "ls-files", "optim/__init__.py"):
         return frozenset()
-    changed = git(package, "diff", "--name-only", "--relative", "-z", "HEAD", "--", *ROOMS)
-    new = git(package, "ls-files", "--others", "--exclude-standard", "-z", "--", *ROOMS)
+    changed = digests.git(package, "diff", "--name-only", "--relative", "-z", "HEAD", "--", *ROOMS)
+    new = digests.git(package, "ls-files", "--others", "--exclude-standard", "-z", "--", *ROOMS)
     paths = [package / name for name in f"{changed}{new}".split("\0") if name]
     return frozenset(p for p in paths if p.is_file() and p.name != "__init__.py")
-
-
-def git(directory: Path, *arguments: str) -> str:
-    """Returns what git prints of a directory; nothing where there is no git or no commit, or after 10 seconds."""
-    command = ["git", "-C", str(directory), *arguments]
-    with suppress(OSError, subprocess.SubprocessError):
-        return subprocess.check_output(
-            command, stderr=subprocess.DEVNULL, encoding="utf-8", timeout=10
-        )
-    return ""

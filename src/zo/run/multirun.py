@@ -40,6 +40,7 @@ class Multirun:
 
     Attributes:
         runs: Their configurations.
+        named: What differs between them, a mapping per run.
         summaries: Of those that have ended, by position.
         errors: Of those that failed, one sentence each, by position.
         elsewhere: Those that another process makes, by position.

@@ -13,7 +13,6 @@ import xxhash
 from torch import Tensor
 
 from zo.config import digests
-from zo.config.method_code import git
 from zo.weights.tensors import hash_of
 
 SOURCES = ("lm/scoring", "noise", "optim", "weights")
@@ -34,7 +33,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
     """Returns code, library versions, machine and time of start."""
     return {
         "git_revision": git_revision(),
-        "git_dirty": bool(git(HERE, "status", "--porcelain", "--untracked-files=no")),
+        "git_dirty": bool(digests.git(HERE, "status", "--porcelain", "--untracked-files=no")),
         "versions": {
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in LIBRARIES},
@@ -65,7 +64,7 @@ def sentence(made: Mapping[str, Any]) -> str:
 
 def git_revision() -> str:
     """Returns the commit of this source tree, `unknown` outside of one."""
-    return git(HERE, "rev-parse", "HEAD").strip() or "unknown"
+    return digests.git(HERE, "rev-parse", "HEAD").strip() or "unknown"
 
 
 def device_name(device: torch.device) -> str:

@@ -34,6 +34,12 @@ def resume(
     rows, source = processes.exchange(found)[0]
     if not rows:
         return rows
+    if not cfg.optimizer.replays:
+        method = session.assembly.optimizer
+        del rows[checkpoint.load_newest(source, source.name, method, len(rows)) :]
+        origin = "a checkpoint"
+    if rows and processes.leads and source != directory:
+        _take_over(cfg, rows, source, directory)
     if cfg.optimizer.replays:
         from zo.run.results.replay import replay_to
 
@@ -46,22 +52,21 @@ def resume(
             trajectory = trajectory_of(directory, rows)
             start = replay_to(session.assembly, trajectory, len(rows), source, reached)
         origin = f"step {start}, {len(rows) - start} steps replayed"
-    else:
-        optimizer = session.assembly.optimizer
-        del rows[checkpoint.load_newest(source, source.name, optimizer, len(rows)) :]
-        origin = "a checkpoint"
-        if source != directory and cfg.checkpoint.keep_best:
-            checkpoint.copy(source, directory, Totals.of(rows).best.step)
     if rows:
-        if processes.leads and source != directory:
-            write_rows(directory, rows)
-            for name in (TABLE, TEXTS):
-                with suppress(FileNotFoundError):  # the task's kind has one of them, or none
-                    shutil.copyfile(source / name, directory / name)
         progress.begin_at(len(rows))
         of = "" if source == directory else f" of {source}"
         progress.say(f"goes on after step {len(rows)}{of} (from {origin})")
     return rows
+
+
+def _take_over(cfg: RunConfig, rows: list[Row], source: Path, directory: Path) -> None:
+    """Copies what another run has of its first steps; the rows last, which say that they are made."""
+    for name in (TABLE, TEXTS):
+        with suppress(FileNotFoundError):  # the task's kind has one of them, or none
+            shutil.copyfile(source / name, directory / name)
+    if cfg.checkpoint.keep_best and not cfg.optimizer.replays:
+        checkpoint.copy(source, directory, Totals.of(rows).best.step)
+    write_rows(directory, rows)
 
 
 def _find_rows(cfg: RunConfig, directory: Path) -> tuple[list[Row], Path]:

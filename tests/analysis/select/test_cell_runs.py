@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.select.cell_runs import choose, fill, over_seeds, shortfall
+from analysis.select.cell_runs import choose, command, fill, over_seeds, shortfall
 from tests.analysis.make_frames import expected
 
 LRS, SEEDS = (1e-6, 1e-5, 1e-4), (0, 1, 2)
@@ -131,3 +131,16 @@ def test_a_finished_run_without_its_numbers_lacks_and_takes_no_other_along() -> 
     (said,) = shortfall(rows.reset_index())
     assert "8 of 9 runs of s lack (7 missing, 1 incomplete)" in said
     assert "without logging their numbers (mezo-1e-05-0)" in said
+
+
+@pytest.mark.parametrize(
+    ("sweep", "words"),
+    [
+        ("table4", "sweep=table4"),
+        ("compare_tune_best", "sweep=compare stage=tune_best"),
+        ("compare_smollm2_long_tune", "sweep=compare_smollm2_long stage=tune"),
+        ("of_no_file", "sweep=of_no_file"),
+    ],
+)
+def test_the_command_of_a_stage_names_its_sweeps_file(sweep: str, words: str) -> None:
+    assert command(sweep) == f"python -m launch.submit {words}"

@@ -64,7 +64,7 @@ class WandbRun:
             "name": name,
             "group": tracking.group,
             "config": dict(config),
-            "dir": str(directory),
+            "dir": str(directory.absolute()),  # W&B's process may have begun elsewhere
             "resume": "allow",
         }
         self._run: Any = None

@@ -147,13 +147,12 @@ def load_newest(run: Path, run_id: str, optimizer: ZOOptimizer, at_most: int) ->
 def copy(source: Path, run: Path, step: int) -> None:
     """Copies another run's checkpoint of a step that both runs have; nothing if it is not there or not whole."""
     try:
-        _verify(_place(source, step), source.name, step)
+        manifest = _verify(_place(source, step), source.name, step)
     except CheckpointError:
         return
     partial = _place(run, step).with_suffix(".partial")
     shutil.copytree(_place(source, step), partial)
-    manifest = atomic.unseal((partial / MANIFEST).read_bytes())
-    atomic.replace(partial / MANIFEST, atomic.seal({**(manifest or {}), "run_id": run.name}))
+    atomic.replace(partial / MANIFEST, atomic.seal(manifest | {"run_id": run.name}))
     shutil.rmtree(_place(run, step), ignore_errors=True)  # of a start that was killed
     partial.rename(_place(run, step))
 
@@ -192,8 +191,8 @@ def _load(run: Path, run_id: str, optimizer: ZOOptimizer, step: int) -> None:
     optimizer.load_state_dict(state["optimizer"] | own)
 
 
-def _verify(place: Path, run_id: str, step: int) -> None:
-    """Makes sure that a checkpoint's file is the one that was written, for this run and step."""
+def _verify(place: Path, run_id: str, step: int) -> dict[str, Any]:
+    """Makes sure that a checkpoint's file is the one that was written, for this run and step; returns its manifest."""
     try:
         manifest = atomic.unseal((place / MANIFEST).read_bytes())
     except OSError:
@@ -210,6 +209,7 @@ def _verify(place: Path, run_id: str, step: int) -> None:
         raise CheckpointError(f"{place / STATE}: {error.strerror}") from None
     if found != manifest.get(STATE):
         raise CheckpointError(f"{place / STATE} is torn or was altered")
+    return manifest
 
 
 def _place(run: Path, step: int) -> Path:
