@@ -41,9 +41,9 @@ def read(paths: Iterable[Path]) -> Iterator[Line]:
 
 
 def write(lines: Iterable[Line], path: Path) -> None:
-    """Writes lines as `cells.parquet`."""
-    texts = [json.dumps(line) for line in lines]
-    pd.DataFrame({"line": texts}).to_parquet(path, compression="zstd", index=False)
+    """Writes lines as `cells.parquet`; of those that differ in `written` alone the last one."""
+    texts = {json.dumps({**line, "written": None}): json.dumps(line) for line in lines}
+    pd.DataFrame({"line": [*texts.values()]}).to_parquet(path, compression="zstd", index=False)
 
 
 def complete(lines: Sequence[Line], runs: pd.DataFrame) -> list[Line]:

@@ -122,13 +122,13 @@ def test_the_long_comparison_tunes_over_its_whole_budget_on_other_texts(tmp_path
     tuned = command_line.read(["sweep=compare_smollm2_long", "stage=tune"]).cells
     rates = pd.DataFrame({"line": line.name, "lr": run.lr} for run, line in tuned if run.steps)
     ratios = rates.groupby("line")["lr"].apply(lambda lr: (lr / lr.shift()).dropna())
-    assert (rates["line"].value_counts() == 4).all()
+    assert (rates["line"].value_counts() >= 4).all()
     assert ratios.between(2.9, 3.4).all()
     monkeypatch.setattr(arms, "SETTINGS", tmp_path)
     chosen = rates.drop_duplicates("line").assign(setting=[
         json.dumps({"lr": lr, "optimizer.eps": 1e-3}) for lr in rates.drop_duplicates("line")["lr"]])  # fmt: skip
     chosen.to_csv(tmp_path / "compare_smollm2_long.csv")
-    reported = Sweep.of(["sweep=compare_smollm2_long"])
+    reported = Sweep.of(["sweep=compare_smollm2_long", "hydra.sweeper.stored_runs=null"])
     assert len(reported.runs) == 6 * 3 + 1
     assert {tuple(cell["levels"]) for cell in reported.manifest} == {(0.65, 0.6, 0.57)}
     texts = [{run.task.train_set_seed for run in runs}
@@ -272,3 +272,7 @@ def test_recorded_runs_are_not_made_again_and_are_read_as_they_were(tmp_path, mo
     pd.testing.assert_frame_equal(before[LOSSES], after[LOSSES])
     monkeypatch.setattr(command_line.CommandLine, "stored_runs", path)
     assert [run.run_id for run in Sweep.of(lozo).runs] == ids[3:]
+    again = [{**line, "written": "2026-01-02"} for line in lines[:3]]
+    write_record(replace(read, lines=[*again, *read.lines]), ["compare_tune"], tmp_path)
+    twice = sources.load([path], tmp_path / "other").lines
+    assert [line["run_id"] for line in twice] == ids, "a cell that was recorded before is one line"
