@@ -57,7 +57,7 @@ def _log(argv: Sequence[str]) -> int:
     parser.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="of a run")
     parser.add_argument("--trust", action=Trust)
     directories: list[Path] = parser.parse_args(argv).directories
-    from zo.run.logs.log_again import log_again
+    from zo.run.logs.tracking import log_again
     from zo.run.store.directory import DirectoryError
     from zo.run.store.lock import LockedError
 

@@ -203,8 +203,7 @@ def _make(
                 progress.say(line)
         journal = Journal(NoLog(directory), progress, requests, watch)
         if not isinstance(session.scorer, CandidateScorer):
-            from zo.run.logs.rewards import RewardLog
-            from zo.run.logs.texts import TextLog
+            from zo.run.logs.rewards import RewardLog, TextLog
 
             texts = TextLog(directory, totals.made) if processes.leads else None
             journal.rewards = RewardLog(session.scorer, processes, texts, progress.say)

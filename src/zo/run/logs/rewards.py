@@ -1,16 +1,56 @@
 """What a run logs of rewards: numbers in its rows, texts in texts.jsonl, and what is new on the screen."""
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from zo.distributed.processes import Processes
 from zo.lm.scoring.texts import TextScorer
+from zo.record.appender import Appender
 from zo.rewards.tally import Tally
-from zo.run.logs.texts import TextLog
 from zo.run.store.rows import TEXTS, Row
 
 SHOWN, PROMPT, TEXT = 3, 30, 60
 """Rows of the table of sample texts, and characters of its columns."""
+
+MOST_LINES = 10_000
+"""Lines that one attempt writes: all failures are counted in metrics.jsonl."""
+
+
+class TextLog:
+    """Adds lines to `texts.jsonl`.
+
+    Args:
+        directory: The run's own.
+        after: Last step of the rows that are kept; lines of later steps are removed.
+    """
+
+    def __init__(self, directory: Path, after: int):
+        self._path, self._after, self._lines = directory / TEXTS, after, 0
+        self._file = Appender(self._path, self._kept()) if self._path.exists() else None
+
+    def write(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds a line per row."""
+        if not rows or self._lines >= MOST_LINES:
+            return
+        if self._file is None:
+            self._file = Appender(self._path)
+        self._lines += len(rows)
+        lines = [json.dumps({"step": step, **row}, default=str) for row in rows]
+        self._file.write(("\n".join(lines) + "\n").encode())
+
+    def _kept(self) -> int:
+        """Returns the bytes of the file up to the first line of a later step."""
+        kept = 0
+        for line in self._path.read_bytes().splitlines(keepends=True):
+            try:
+                if json.loads(line)["step"] > self._after:
+                    break
+            except (ValueError, KeyError, TypeError):  # torn
+                break
+            kept += len(line)
+        return kept
 
 
 def sample_lines(samples: Sequence[dict[str, Any]]) -> Iterator[str]:
