@@ -62,7 +62,7 @@ class Call:
         """Those runs, and where none were named the committed ones of the paper's tables and of these sweeps."""
         named = self.asked.runs != DEFAULT_RUNS or self.asked.where
         files = [] if named else sorted(MEASURED.glob("*/runs.parquet"))
-        own = self.asked.sweeps or self.frames.sweeps
+        own = [*self.asked.sweeps, *self.asked.of] or self.frames.sweeps
         wanted = {*own, *(name for names in SWEEPS.values() for name in names)}
         behind = {path: {line["sweep"] for line in committed.lines(path)} for path in files}
         mine = [path for path, sweeps in behind.items() if wanted & sweeps]
@@ -150,6 +150,8 @@ def choose(call: Call) -> Paths:
     """The settings of a sweep's lines that its tuning runs chose: results/settings/SWEEP.csv."""
     (sweep,), asked = call.asked.sweeps, call.asked
     cells = call.filled(asked.of)
+    if missing := [stage for stage in asked.of if stage not in set(cells["sweep"])]:
+        raise LogError(_no_runs(missing[0], call.known))
     runs = call.known.runs[call.known.runs["run_id"].isin(cells["run_id"])]
     said = foot(f"{len(runs)} runs", runs)
     text = settings_file(sweep, cells, call.known, said, asked.best)
@@ -199,7 +201,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(sweeps=[], only=[], where=[])
+    parser.set_defaults(sweeps=[], of=[], only=[], where=[])
     commands = parser.add_subparsers(metavar="WHAT", required=True)
 
     def command(work: Callable[[Call], Paths], of_runs: bool = True) -> Callable[..., Any]:

@@ -129,7 +129,7 @@ def test_the_long_comparison_tunes_over_its_whole_budget_on_other_texts(tmp_path
         json.dumps({"lr": lr, "optimizer.eps": 1e-3}) for lr in rates.drop_duplicates("line")["lr"]])  # fmt: skip
     chosen.to_csv(tmp_path / "compare_smollm2_long.csv")
     reported = Sweep.of(["sweep=compare_smollm2_long", "hydra.sweeper.stored_runs=null"])
-    assert len(reported.runs) == 6 * 3 + 1
+    assert len(reported.runs) == 3 * 3 + 1
     assert {tuple(cell["levels"]) for cell in reported.manifest} == {(0.65, 0.6, 0.57)}
     texts = [{run.task.train_set_seed for run in runs}
              for runs in ((run for run, _ in tuned), (run.cfg for run in reported.runs))]  # fmt: skip
@@ -198,6 +198,20 @@ def test_a_method_of_ones_own_joins_by_its_name_is_tuned_and_gets_a_row(conf):
     assert row["gap"] == pytest.approx(-0.1, abs=1e-3)
     assert "mezo_clip" in set(table.frame["line"].map(lambda cell: cell.text))
     assert figures
+
+
+def test_settings_are_those_that_the_recorded_runs_choose_and_no_stage_without_runs_chooses(
+    conf, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    path, stage = conf / "settings" / "compare_smollm2_long.csv", "compare_smollm2_long_tune"
+    choose = ["choose", path.stem, "--cache", str(tmp_path), "--of", stage]
+    assert command.main(choose) == 0
+    text = path.read_text()
+    assert text == (command.ROOT / "results" / "settings" / path.name).read_text()
+    assert command.main([*choose, "compare_smollm2_long_again"]) == 2
+    assert "there is no run of compare_smollm2_long_again" in capsys.readouterr().err
+    assert path.read_text() == text
 
 
 @pytest.mark.slow
