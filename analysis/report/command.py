@@ -77,6 +77,13 @@ class Call:
         """The cells of some sweeps, or of all, with what their runs say."""
         return fill(self.known.cells_of(sweeps), self.known.runs)
 
+    def filled_of_each(self, sweeps: Sequence[str]) -> pd.DataFrame:
+        """The cells of these sweeps, of which each has some."""
+        cells = self.filled(sweeps)
+        if missing := [sweep for sweep in sweeps if sweep not in set(cells["sweep"])]:
+            raise LogError(_no_runs(missing[0], self.known))
+        return cells
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what the command line asks for and print the paths of the files.
@@ -149,9 +156,9 @@ def _no_runs(sweep: str, frames: Frames) -> str:
 def choose(call: Call) -> Paths:
     """The settings of a sweep's lines that its tuning runs chose: results/settings/SWEEP.csv."""
     (sweep,), asked = call.asked.sweeps, call.asked
-    cells = call.filled(asked.of)
-    if missing := [stage for stage in asked.of if stage not in set(cells["sweep"])]:
-        raise LogError(_no_runs(missing[0], call.known))
+    if asked.best < 1:
+        raise LogError("--best must be at least 1")
+    cells = call.filled_of_each(asked.of)
     runs = call.known.runs[call.known.runs["run_id"].isin(cells["run_id"])]
     said = foot(f"{len(runs)} runs", runs)
     text = settings_file(sweep, cells, call.known, said, asked.best)
@@ -160,6 +167,9 @@ def choose(call: Call) -> Paths:
 
 def record(call: Call) -> Paths:
     """The ended runs of some sweeps, as files to be committed: DIRECTORY/runs.parquet and what lies beside it."""
+    cells = call.filled_of_each(call.asked.sweeps)
+    if not cells["status"].isin(["finished", "collapsed"]).any():
+        raise LogError(f"no run of {' or '.join(call.asked.sweeps)} has ended")
     yield from write_record(call.known, call.asked.sweeps, call.asked.directory)
 
 

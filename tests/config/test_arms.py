@@ -209,9 +209,16 @@ def test_settings_are_those_that_the_recorded_runs_choose_and_no_stage_without_r
     assert command.main(choose) == 0
     text = path.read_text()
     assert text == (command.ROOT / "results" / "settings" / path.name).read_text()
-    assert command.main([*choose, "compare_smollm2_long_again"]) == 2
-    assert "there is no run of compare_smollm2_long_again" in capsys.readouterr().err
+    record = ["record", str(tmp_path / "kept"), stage]
+    for asked, why in (
+        ([*choose, "compare_smollm2_long_again"], "there is no run of compare_smollm2_long_again"),
+        ([*record, "quickstart"], "there is no run of quickstart"),
+        ([*choose, "--best", "0"], "--best must be at least 1"),
+    ):
+        assert command.main(asked) == 2
+        assert why in capsys.readouterr().err
     assert path.read_text() == text
+    assert not (tmp_path / "kept").exists()
 
 
 @pytest.mark.slow
