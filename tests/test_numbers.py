@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from analysis.stats.inference import holm, paired_estimates
+from analysis.stats.passes import passes_to
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "results" / "measured"
@@ -65,8 +66,8 @@ def decided(rows: pd.DataFrame) -> dict[str, str]:
     return verdicts[verdicts.isin(("better", "worse"))].to_dict()
 
 
-def at_half(sweep: str) -> pd.DataFrame:
-    """Differences from MeZO at half of the budget by line, with `ci` and Holm's p of the family.
+def at_share(sweep: str, share: float = 0.5) -> pd.DataFrame:
+    """Differences from MeZO at a share of the budget by line, with `ci` and Holm's p of the family.
 
     A line's runs are in the order of their seeds.
     """
@@ -75,8 +76,8 @@ def at_half(sweep: str) -> pd.DataFrame:
 
     def loss(run: str) -> float:
         curve = curves.get_group(run)
-        middle = (curve["step"] - curve["step"].max() / 2).abs().argmin()
-        return curve["eval/val_loss"].iloc[middle]
+        there = (curve["step"] - curve["step"].max() * share).abs().argmin()
+        return curve["eval/val_loss"].iloc[there]
 
     losses = [[loss(run) for run in runs.split()] for runs in rows["run_ids"]]
     by_seed = pd.DataFrame(losses, rows.index)
@@ -90,6 +91,27 @@ def at_half(sweep: str) -> pd.DataFrame:
 
 def significant(rows: pd.DataFrame) -> pd.Series:
     return rows[rows["p_holm"] < 0.05]["estimate"]
+
+
+def long_tuned(lr: float) -> pd.DataFrame:
+    """`forwards` and `loss` of MeZO's tuning run of the long comparison at a rate."""
+    runs = table("compare_smollm2_long/runs.parquet", "run_id")
+    (run,) = runs.query("`optimizer.name` == 'mezo' and seed == 101 and lr == @lr").index
+    rows = table("compare_smollm2_long/evaluations.parquet").query("run_id == @run and step > 0")
+    return pd.DataFrame({"forwards": 2 * rows["step"], "loss": rows["eval/val_loss"]})
+
+
+def passes_at(lr: float, level: float) -> float:
+    return passes_to(long_tuned(lr), level, 40_000)[0]
+
+
+def diverges(lr: float, after: int) -> bool:
+    """Whether the loss is above the untrained model's at all evaluations that follow, and below it before."""
+    curve = long_tuned(lr)
+    later = curve["forwards"] > after
+    return bool(
+        ((curve["loss"] > compared("compare_smollm2_long").loss_100["zero_shot"]) == later).all()
+    )
 
 
 def grpo() -> pd.DataFrame:
@@ -133,8 +155,10 @@ def names() -> dict[str, Any]:
         "bf16": compared("compare_bf16"),
         "passes": compared("compare_passes"),
         "lora": compared("compare_smollm2"),
-        "half": at_half("compare"),
-        "lora_half": at_half("compare_smollm2"),
+        "long": compared("compare_smollm2_long"),
+        "half": at_share("compare"),
+        "lora_half": at_share("compare_smollm2"),
+        "long_at": {of: at_share("compare_smollm2_long", of / 100) for of in (25, 50, 100)},
         "rewarded": compared("reward"),
         "grpo": grpo(),
     }

@@ -122,8 +122,8 @@ def test_the_long_comparison_tunes_over_its_whole_budget_on_other_texts(tmp_path
     tuned = command_line.read(["sweep=compare_smollm2_long", "stage=tune"]).cells
     rates = pd.DataFrame({"line": line.name, "lr": run.lr} for run, line in tuned if run.steps)
     ratios = rates.groupby("line")["lr"].apply(lambda lr: (lr / lr.shift()).dropna())
-    assert (rates["line"].value_counts() >= 4).all()
-    assert ratios.between(2.9, 3.4).all()
+    assert (rates["line"].value_counts() == 5).all()
+    assert ratios.between(1.7, 3.4).all()
     monkeypatch.setattr(arms, "SETTINGS", tmp_path)
     chosen = rates.drop_duplicates("line").assign(setting=[
         json.dumps({"lr": lr, "optimizer.eps": 1e-3}) for lr in rates.drop_duplicates("line")["lr"]])  # fmt: skip
