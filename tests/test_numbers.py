@@ -97,7 +97,8 @@ def long_tuned(lr: float) -> pd.DataFrame:
     """`forwards` and `loss` of MeZO's tuning run of the long comparison at a rate."""
     runs = table("compare_smollm2_long/runs.parquet", "run_id")
     (run,) = runs.query("`optimizer.name` == 'mezo' and seed == 101 and lr == @lr").index
-    rows = table("compare_smollm2_long/evaluations.parquet").query("run_id == @run and step > 0")
+    rows = table("compare_smollm2_long/evaluations.parquet")
+    rows = rows[(rows["run_id"] == run) & (rows["step"] > 0)]
     return pd.DataFrame({"forwards": 2 * rows["step"], "loss": rows["eval/val_loss"]})
 
 
