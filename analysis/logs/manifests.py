@@ -42,7 +42,9 @@ def read(paths: Iterable[Path]) -> Iterator[Line]:
 
 def write(lines: Iterable[Line], path: Path) -> None:
     """Writes lines as `cells.parquet`; of those that differ in `written` alone the last one."""
-    texts = {json.dumps({**line, "written": None}): json.dumps(line) for line in lines}
+    texts = {
+        json.dumps({**line, "written": None}, sort_keys=True): json.dumps(line) for line in lines
+    }
     pd.DataFrame({"line": [*texts.values()]}).to_parquet(path, compression="zstd", index=False)
 
 

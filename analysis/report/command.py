@@ -167,9 +167,7 @@ def choose(call: Call) -> Paths:
 
 def record(call: Call) -> Paths:
     """The ended runs of some sweeps, as files to be committed: DIRECTORY/runs.parquet and what lies beside it."""
-    cells = call.filled_of_each(call.asked.sweeps)
-    if not cells["status"].isin(["finished", "collapsed"]).any():
-        raise LogError(f"no run of {' or '.join(call.asked.sweeps)} has ended")
+    call.filled_of_each(call.asked.sweeps)
     yield from write_record(call.known, call.asked.sweeps, call.asked.directory)
 
 

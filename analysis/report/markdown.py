@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.logs import committed, manifests
 from analysis.logs.frames import FILE_COLUMNS, Frames
 from analysis.logs.history import EVALUATED
+from analysis.logs.run_file import LogError
 from analysis.select.cell_runs import TAKEN
 from analysis.select.provenance import plain
 
@@ -61,6 +62,8 @@ def write_record(frames: Frames, sweeps: Sequence[str], directory: Path) -> list
     cells, path = frames.cells_of(sweeps), directory / "runs.parquet"
     runs = frames.runs[frames.runs["run_id"].isin(cells["run_id"])]
     runs = runs[runs["status"].isin(["finished", "collapsed"])].reset_index(drop=True)
+    if runs.empty:
+        raise LogError(f"no run of {' or '.join(sweeps)} has ended")
     wanted = [*FILE_COLUMNS, *TAKEN.values(), *OF_MACHINE]
     runs = runs[[key for key in dict.fromkeys(wanted) if key in runs and key not in LARGE]]
     runs = runs.assign(source=path.name)

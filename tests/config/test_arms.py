@@ -14,6 +14,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 
 from analysis.logs import manifests, sources
+from analysis.logs.run_file import LogError
 from analysis.report import command
 from analysis.report import comparison as report
 from analysis.report.comparison import comparison
@@ -283,6 +284,8 @@ def test_recorded_runs_are_not_made_again_and_are_read_as_they_were(tmp_path, mo
     became = dict(zip(ids, ["finished", "collapsed", "finished", "unfinished"], strict=False))
     frames = made_frames(cells, status=lambda cell: became.get(cell["run_id"], "missing"))
     write_record(replace(frames, lines=lines), ["compare_tune"], tmp_path)
+    with pytest.raises(LogError, match="no run of compare_tune has ended"):
+        write_record(replace(frames, lines=lines[3:]), ["compare_tune"], tmp_path)
     read = sources.load([path], tmp_path)
     assert read.cells_of()["run_id"].tolist() == ids
     assert set(read.runs["run_id"]) == set(ids[:3])
