@@ -1,12 +1,13 @@
 """Times the texts of a population of ES: in one batch, member by member, and a plain batch of as many rows.
 
-    python -m benchmarks.population [--members 16 64] [--rank 1] [--tokens 16] [--rounds 3] [--threads 1] [--out DIR]
+    python -m benchmarks.population [--device cuda] [--members 16 64] [--rank 1] [--tokens 16] [--rounds 3]
+        [--threads 1] [--out DIR]
 
 The model has SmolLM2-135M's shape and random weights in float32; each member writes behind 4 prompts. The three ways
-are interleaved. With one thread the times are processor seconds, which depend little on what else the machine does;
-memory that others keep busy makes all of them slower, member by member the most. With several they are seconds, which a
-quiet machine alone makes comparable. The times are medians. One batch and member by
-member include the displacements of a step's probes, not its update. The plain batch is of the model as it is.
+are interleaved. On a CPU with one thread the times are processor seconds, which depend little on what else the machine
+does; memory that others keep busy makes all of them slower, member by member the most. Otherwise they are seconds,
+which a quiet machine alone makes comparable. The times are medians. One batch and member by member include the
+displacements of a step's probes, not its update. The plain batch is of the model as it is.
 
 Written: population.md.
 """
@@ -39,6 +40,7 @@ WAYS = {"plain": "plain batch", "factors": "one batch", "snapshot": "member by m
 COLUMNS: dict[str, Column] = {
     "members": "members",
     **{f"{name}, s": (way, ".2f") for way, name in WAYS.items()},
+    "one batch, tokens/s": ("tokens per second", ",.0f"),
     "one batch over plain": ("over plain", ".2f"),
     "times faster than member by member": ("faster", ".2f"),
     "equal texts": "equal",
@@ -84,7 +86,8 @@ def measured(args: argparse.Namespace, members: int) -> dict[str, Any]:
     calls: dict[str, Callable[[], list[str]]] = {}
     for way in WAYS:
         torch.manual_seed(0)
-        model = LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=True)).eval()
+        model = LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=True))
+        model.eval().to(args.device)
         write = Generator(model, Numbers(), args.tokens, None)
         if way == "plain":
             calls[way] = lambda write=write: write(examples * members)  # type: ignore[misc]
@@ -98,7 +101,7 @@ def measured(args: argparse.Namespace, members: int) -> dict[str, Any]:
             return loss.written
 
         calls[way] = probe
-    clock = time.process_time if args.threads == 1 else time.perf_counter
+    clock = time.process_time if _of_the_processor(args) else time.perf_counter
     found: list[dict[str, float]] = []
     texts: dict[str, list[str]] = {}
     for _ in range(args.rounds + 1):
@@ -114,15 +117,21 @@ def measured(args: argparse.Namespace, members: int) -> dict[str, Any]:
     return {
         "members": members,
         **medians,
+        "tokens per second": members * PROMPTS * args.tokens / medians["factors"],
         "over plain": medians["factors"] / medians["plain"],
         "faster": medians["snapshot"] / medians["factors"],
         "equal": f"{sum(a == b for a, b in pairs)} of {members * PROMPTS}",
     }
 
 
+def _of_the_processor(args: argparse.Namespace) -> bool:
+    return args.device == "cpu" and args.threads == 1
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Measures; prints and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--members", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--rank", type=int, default=1)
     parser.add_argument("--prompt", type=int, default=8, help="tokens of the longest prompt")
@@ -133,12 +142,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     found = [measured(args, members) for members in args.members]
-    made = provenance(torch.device("cpu"))
-    seconds = "processor seconds" if args.threads == 1 else "seconds"
+    made = provenance(torch.device(args.device))
+    seconds = "processor seconds" if _of_the_processor(args) else "seconds"
     caption = (
         f"{made['device']}, threads: {args.threads}; SmolLM2-135M's shape, float32, rank {args.rank}, {PROMPTS} prompts"
-        f" of at most {args.prompt} tokens, {args.tokens} tokens each; {seconds}, medians of {args.rounds} rounds in"
-        f" turns; {sentence(made)}"
+        f" of at most {args.prompt} tokens, {args.tokens} tokens each; {seconds}, medians of {args.rounds} rounds,"
+        f" interleaved; {sentence(made)}"
     )
     table = Table.of("A population's texts", found, COLUMNS, names=1, caption=[caption])
     show(table, console())
