@@ -50,11 +50,13 @@ class Graphs:
         shapes = tuple((name, t.shape) for name, t in batch.tensors().items())
         recording = self._kept.pop(shapes, None)
         if recording is None:
-            while len(self._kept) >= self._most:
-                del self._kept[next(iter(self._kept))]
             copies: dict[str, Any] = {name: t.clone() for name, t in batch.tensors().items()}
             own = replace(batch, **copies)
             recording = _Recording(own, batch, *self._record(lambda: self._compute(own)))
+            while (
+                len(self._kept) >= self._most
+            ):  # now: torch refuses memory that no recording holds
+                del self._kept[next(iter(self._kept))]
         self._kept[shapes] = recording
         return recording.repeat(batch)
 
