@@ -90,7 +90,7 @@ def hours_left(
     cost = []
     if total or not unknown:
         on_h200 = "on an H200 " * any(kind.mark for kind in costs)
-        cost.append(f"{on_h200}at most {total:,.1f} hours")
+        cost.append(f"{on_h200}at most {max(total, 0.1 * bool(costs)):,.1f} hours")
     if unknown and not local:
         cost.append(f"{unknown} of unknown step time (python -m launch.status --step-ms N)")
     left = sum(not standing.ended for standing in found.values())

@@ -38,7 +38,7 @@ def estimated(
     evaluations = sum(evaluates(cfg, step) for step in range(made + 1, cfg.steps + 1))
     return (
         f"about {gib:.2g} GiB and {shown(once + left * step + evaluations * evaluation)}: {left:,} steps of "
-        f"{shown(step)} ({parts}), {evaluations} evaluations of {shown(evaluation)}"
+        f"{shown(step)} ({parts}), {evaluations} evaluation{'s' * (evaluations != 1)} of {shown(evaluation)}"
     )
 
 
