@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from analysis.stats.inference import holm, paired_estimates
-from analysis.stats.passes import passes_to
+from analysis.stats.passes import passes_to  # noqa: F401  # in numbers.yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "results" / "measured"
@@ -102,10 +102,6 @@ def long_tuned(lr: float) -> pd.DataFrame:
     return pd.DataFrame({"forwards": 2 * rows["step"], "loss": rows["eval/val_loss"]})
 
 
-def passes_at(lr: float, level: float) -> float:
-    return passes_to(long_tuned(lr), level, 40_000)[0]
-
-
 def diverges(lr: float, after: int) -> bool:
     """Whether the loss is above the untrained model's at all evaluations that follow, and below it before."""
     curve = long_tuned(lr)
@@ -113,6 +109,16 @@ def diverges(lr: float, after: int) -> bool:
     return bool(
         ((curve["loss"] > compared("compare_smollm2_long").loss_100["zero_shot"]) == later).all()
     )
+
+
+def pilot(method: str) -> pd.DataFrame:
+    """`forwards` and `loss` of a method's run of lowest last loss in the pilot with all parameters."""
+    rows = table("compare_smollm2_all/pilot.csv").query("method == @method")
+    last = rows.sort_values("step").groupby("lr")["val_loss"].last()
+    rows = rows[rows["lr"] == last.idxmin()]
+    if method == "bszo":
+        assert last.idxmin() == last.index.min(), "the lowest rate"
+    return pd.DataFrame({"forwards": rows["forward_passes"], "loss": rows["val_loss"]})
 
 
 def grpo() -> pd.DataFrame:
@@ -139,7 +145,6 @@ def names() -> dict[str, Any]:
     slopes = table("half_precision/slopes.csv", "model", "eps", "dtype", "sides")
     runs = table("table4/runs.parquet").set_index("model.name")
     cases = [faster(f"{at}steps.csv", "noise == 'philox'") for at in ("", "again/")]
-    tried = table("study_smollm2_cpu/grid.csv").query("chosen")
     audit = (ROOT / "results/paper/audit.md").read_text()
     return globals() | {
         "opt_13b": table("table4/table4.csv", "model", "quantity", "method")["measured"]["opt-13b"],
@@ -147,8 +152,6 @@ def names() -> dict[str, Any]:
         "rounding": slopes["error"] / slopes["slope"],
         "philox": pd.concat(cases),
         "subtract": faster("steps.csv", "noise == 'torch' and restore == 'subtract'"),
-        "claims": table("study_tiny/claims.csv").query("verdict == 'holds'"),
-        "smollm2": tried.set_index("method")["test_mean"],
         "audit": re.findall(r"\d+ checks with .* observations", audit)[0],
         "faults": table("robustness/faults.csv", "fault")["times"],
         "killed": table("robustness/runs.csv"),
