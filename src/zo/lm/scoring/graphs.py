@@ -53,9 +53,8 @@ class Graphs:
             copies: dict[str, Any] = {name: t.clone() for name, t in batch.tensors().items()}
             own = replace(batch, **copies)
             recording = _Recording(own, batch, *self._record(lambda: self._compute(own)))
-            while (
-                len(self._kept) >= self._most
-            ):  # now: torch refuses memory that no recording holds
+            # Only now: torch refuses memory that no recording holds.
+            while len(self._kept) >= self._most:
                 del self._kept[next(iter(self._kept))]
         self._kept[shapes] = recording
         return recording.repeat(batch)
