@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from analysis.stats.inference import holm, paired_estimates
-from analysis.stats.passes import passes_to  # noqa: F401  # in numbers.yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "results" / "measured"
@@ -111,16 +110,6 @@ def diverges(lr: float, after: int) -> bool:
     )
 
 
-def pilot(method: str) -> pd.DataFrame:
-    """`forwards` and `loss` of a method's run of lowest last loss in the pilot with all parameters."""
-    rows = table("compare_smollm2_all/pilot.csv").query("method == @method")
-    last = rows.sort_values("step").groupby("lr")["val_loss"].last()
-    rows = rows[rows["lr"] == last.idxmin()]
-    if method == "bszo":
-        assert last.idxmin() == last.index.min(), "the lowest rate"
-    return pd.DataFrame({"forwards": rows["forward_passes"], "loss": rows["val_loss"]})
-
-
 def grpo() -> pd.DataFrame:
     """Means over the reporting seeds at the rate that they have, by quantity and texts."""
     rows = table("reward/grpo.csv").query("seed < 100 and lr == 3e-4")
@@ -160,6 +149,7 @@ def names() -> dict[str, Any]:
         "passes": compared("compare_passes"),
         "lora": compared("compare_smollm2"),
         "long": compared("compare_smollm2_long"),
+        "whole": compared("compare_smollm2_all"),
         "half": at_share("compare"),
         "lora_half": at_share("compare_smollm2"),
         "long_at": {of: at_share("compare_smollm2_long", of / 100) for of in (25, 50, 100)},
