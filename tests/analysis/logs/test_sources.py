@@ -11,7 +11,7 @@ import pytest
 
 from analysis.logs import committed, manifests, sources
 from analysis.logs.fragments import Fragment
-from analysis.logs.frames import merge
+from analysis.logs.frames import Frames, merge
 from analysis.logs.history import History
 from analysis.logs.run_file import LogError, history_table
 from analysis.logs.sources import load
@@ -59,31 +59,21 @@ def test_later_fragment_wins_per_step(tmp_path: Path) -> None:
     assert rows.loc[9:, "train/loss"].tolist() == [first[9]["train/loss"], 0.1, 9.0, 0.2]
 
 
-def recorded_again(tmp_path, other: float):
-    """Two recorded runs, of which the second is in out/, too, with another loss at step 2."""
-    out = tmp_path / "out"
-    for run, last in (("a", 0.5), ("b", 0.5 + other)):
-        rows = [{"step": step, "eval/val_loss": loss} for step, loss in ((1, 0.7), (2, last))]
-        write_run(tmp_path / "first" if run == "a" else out, run, config("mezo", 1e-4), rows, ENDED)
-    first, again = load([tmp_path / "first"], tmp_path / "cache"), load([out], tmp_path / "cache")
-    rows = [{"run_id": run, "step": step, "eval/val_loss": loss}
-            for run in "ab" for step, loss in ((1, 0.7), (2, 0.5))]  # fmt: skip
-    kept = replace(
-        first,
-        runs=pd.concat([first.runs, again.runs]),
-        history=History.of_frame(pd.DataFrame(rows)),
-    )
-    return committed.merge([committed.merge([again, kept])])
+def evaluated(runs: str, last: float) -> Frames:
+    """Runs of two evaluations, of which the second has this loss."""
+    losses = pd.DataFrame({"step": [1, 2], committed.LOSS: [0.7, last]})
+    rows = pd.DataFrame({"run_id": [*runs]}).merge(losses, how="cross")
+    return Frames(pd.DataFrame({"run_id": [*runs], "group": "s"}), History.of_frame(rows), ())
 
 
 @pytest.mark.parametrize(
     ("other", "said"), [(0.0, "all losses are equal."), (8e-4, "nats): b by 8.0e-04.")]
 )
-def test_a_run_that_replaces_a_recorded_one_is_named_where_it_differs(tmp_path, other, said):
-    frames = recorded_again(tmp_path, other)
+def test_a_run_that_replaces_a_recorded_one_is_named_where_it_differs(other, said):
+    both = committed.merge([evaluated("b", 0.5 + other), evaluated("ab", 0.5)])
+    frames = committed.merge([both])  # which keeps what was replaced
     assert frames.replaced == {"b": pytest.approx(other)}
     cells = pd.DataFrame({"sweep": "s", "run_id": ["a", "b"], "status": "finished"})
-    frames = replace(frames, runs=frames.runs.assign(group="s"))
     (note,) = notes_of("s", cells, frames)
     assert note.startswith("Runs made again, in the place of recorded ones: 1; ")
     assert note.endswith(said)
@@ -134,11 +124,8 @@ def test_of_several_fragments_of_a_run_the_right_one_counts(
 
 
 def test_a_run_that_ended_without_a_whole_file_is_named(tmp_path: Path, capsys: Any) -> None:
-    for name, status in (
-        ("mezo-1", "finished"),
-        ("mezo-2", "interrupted"),
-        ("mezo-3", "collapsed"),
-    ):
+    ended = {"mezo-1": "finished", "mezo-2": "interrupted", "mezo-3": "collapsed"}
+    for name, status in ended.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "status.json").write_text(json.dumps({"run/status": status}))
     write_run(tmp_path, "mezo-3", config("mezo", 1e-4), history(2, [0.5]), {})  # was not ended

@@ -32,31 +32,20 @@ from analysis.stats.inference import (
     sign_test,
     wilson_interval,
 )
-from tests.analysis.make_frames import made_frames
+from tests.analysis.make_frames import RUN_ID, STEPS, expected, made_frames
 
 RATES, EPS, STUDIES, LINES, SEEDS = (1e-5, 1e-4, 1e-3), (1e-4, 1e-3, 1e-2), 1000, 6, 10
 
 
 def cells(lines, rates=RATES, seeds=(1, 2, 3), eps=EPS):
     """The cells of lines: name -> role, each with every rate, ε and seed; and the untrained model."""
-    common = {
-        "sweep": "tuned",
-        "model": "m",
-        "task": "rte",
-        "precision": "fp32",
-        "command": "",
-        "changed": "",
-        "equivalence_margin": 0.01,
-    }
-    rows = [
-        common | {
-            "line": line, "role": role, "optimizer": line.partition(",")[0], "steps": 40, "lr": lr, "seed": seed,
-            "variant": json.dumps({"optimizer.eps": e}), "run_id": f"{line}-{lr:g}-{e:g}-{seed}",
-        }
-        for line, role in lines.items() for lr in rates for e in eps for seed in seeds
-    ]  # fmt: skip
-    none = {"line": "zero_shot", "role": "other", "optimizer": "zero_shot", "steps": 0, "lr": 0.0}
-    return pd.DataFrame([*rows, common | none | {"seed": 0, "variant": "{}", "run_id": "none"}])
+    grid = {"lr": rates, "seed": seeds, "variant": [{"optimizer.eps": e} for e in eps]}
+    none = expected("tuned", optimizer=["zero_shot"], lr=[0.0])
+    found = [none.assign(line="zero_shot", role="other", steps=0)]
+    for line, role in lines.items():
+        own = expected("tuned", optimizer=[line.partition(",")[0]], run_id=line + RUN_ID, **grid)
+        found.append(own.assign(line=line, role=role, steps=STEPS))
+    return pd.concat(found, ignore_index=True).assign(equivalence_margin=0.01)
 
 
 def ended(made, loss, status=lambda cell: "finished"):
@@ -104,10 +93,8 @@ def test_a_collapsed_seed_counts_with_the_loss_of_the_untrained_model_or_a_highe
     def status(cell):
         return "collapsed" if cell["line"] == "bszo" and cell["seed"] == 2 else "finished"
 
-    for loss, counted in (
-        (0.5, 0.77),
-        (1.6, 1.32),
-    ):  # half of the way from 1, which is 0.75 or 1.3, and the seed's 0.02
+    # half of the way from 1, which is 0.75 or 1.3, and the seed's 0.02
+    for loss, counted in ((0.5, 0.77), (1.6, 1.32)):
         runs = run_losses(*ended(made, lambda cell, loss=loss: loss, status))
         lost = runs[runs["status"] == "collapsed"]["loss_100"].item()
         assert lost == pytest.approx(max(0.7, counted), abs=1e-3)
@@ -116,21 +103,23 @@ def test_a_collapsed_seed_counts_with_the_loss_of_the_untrained_model_or_a_highe
         assert row["gap"] == pytest.approx((lost - (loss + 0.02)) / 3, abs=1e-3)
 
 
-def test_a_comparison_of_rewards_says_so_and_shows_exact_answers():
+def test_a_comparison_says_what_was_measured_and_what_is_missing():
+    """Rewards are named and have exact answers; no run was evaluated at 12.5 %, and no levels were fixed."""
     made = cells({"mezo": "base", "es": "family"}, rates=(1e-4,), eps=(1e-3,))
     frames = made_frames(made, loss=lambda cell: -0.5)
-    names = {
-        "best/val_accuracy": "best/val_reward",
-        "best/test_accuracy": "eval/test_rewards/exact",
-    }
+    names = {"best/val_accuracy": "best/val_reward"}
+    names |= {"best/test_accuracy": "eval/test_rewards/exact"}
     for rewarded, head, test in (
         (True, "Minus the validation reward", "test, exact %"),
         (False, "Validation loss (nats)", "test %"),
     ):
         runs = frames.runs.rename(columns=names if rewarded else {})
         frame, table, (figure, *_) = report.comparison("tuned", fill(made, runs), frames)
-        assert markdown(table).count(head) == 1
-        assert f"| {test} |" in markdown(table)
+        text = markdown(table)
+        assert text.count(head) == 1
+        assert f"| {test} |" in text
+        assert "Not recorded: 12.5 %, passes to a loss." in text
+        assert "12.5 % |" not in text
         assert figure.frame["quantity"].iloc[0].lower() == head.lower()
         exact = runs.filter(regex="test_accuracy|exact").mean().item()
         assert frame["test"].mean() == pytest.approx(100 * exact, abs=5)
@@ -147,15 +136,8 @@ def test_one_seed_a_line_has_curves_and_no_intervals(lines):
 
 def test_a_setting_is_chosen_by_the_whole_curve_where_levels_are_fixed_and_ties_are_named():
     settings = [json.dumps({"lr": 1e-4, "optimizer.eps": eps}) for eps in (1e-4, 1e-3, 1e-2)]
-    runs = pd.DataFrame(
-        {
-            "line": "mezo",
-            "setting": settings,
-            "seed": 1,
-            AREA: [0.6, 0.7, 0.7],
-            AT_END: [0.6, 0.5, 0.50001],
-        }
-    )
+    losses = {AREA: [0.6, 0.7, 0.7], AT_END: [0.6, 0.5, 0.50001]}
+    runs = pd.DataFrame({"line": "mezo", "setting": settings, "seed": 1, **losses})
     made = cells({"mezo": "base"})
     for levels, setting, tie in ((None, 1, "eps"), ("[0.6]", 0, "")):
         by, _ = criterion_of(made.assign(levels=levels))
@@ -182,16 +164,7 @@ def test_passes_to_a_loss_are_counted_paired_and_censored():
     shapes = passes.frame.groupby("method")["shape"].first().to_dict()
     assert shapes == {"mezo": "line", "bszo": "line", "late": "line", "zero_shot": "level"}
     assert sorted(passes.frame.query("method == 'bszo'")["x"]) == [20, 40, 60, 80]
-    assert passes.frame.set_index("method").loc["bszo", "end"].unique().tolist() == [
-        "BSZO, 13.0 GiB"
-    ]
-
-
-def test_what_was_not_evaluated_or_fixed_is_said_to_be_missing():
-    made = cells({"mezo": "base"}, rates=(1e-4,), eps=(1e-3,))
-    text = markdown(report.comparison("tuned", *ended(made, lambda cell: 0.5))[1])
-    assert "Not recorded: 12.5 %, passes to a loss." in text
-    assert "12.5 % |" not in text
+    assert set(passes.frame.set_index("method").loc["bszo", "end"]) == {"BSZO, 13.0 GiB"}
 
 
 def test_settings_are_written_for_complete_tuning_alone():
@@ -204,7 +177,7 @@ def test_settings_are_written_for_complete_tuning_alone():
     filled, frames = ended(
         cells({"mezo": "base"}),
         best_at(1e-4, 1e-3),
-        lambda c: "missing" if c["lr"] == 1e-3 else "finished",
+        lambda cell: "missing" if cell["lr"] == 1e-3 else "finished",
     )
     with pytest.raises(LogError, match="no settings for next: 9 of 28 runs of tuned lack"):
         settings_file("next", filled, frames, "", best=2)
