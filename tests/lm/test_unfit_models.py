@@ -28,6 +28,7 @@ FNET = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64, "voc
 CONVBERT = WIDE | {"embedding_size": 32, "head_ratio": 2}
 NYSTROM = WIDE | {"num_landmarks": 4, "segment_means_seq_len": 8}
 SHAPE = {"lm_head.weight": torch.zeros(100, 32)}
+NAN = {"model.decoder.layers.0.fc1.bias": torch.full((64,), torch.nan)}
 
 
 def saved(make, kind="decoder", **change):
@@ -71,6 +72,11 @@ def quantised(**settings):
     return load
 
 
+def adapter_alone(at):
+    adapted(opt(), "lora", targets=["q_proj"]).adapter.save_pretrained(at)
+    loaded_from(at)
+
+
 QUANTISED = {
     "bitsandbytes": {"quant_method": "bitsandbytes", "load_in_4bit": True},
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False},
@@ -93,6 +99,8 @@ REFUSED = [
     (saved(llama, without="layers.1."), r"9 tensors \(model\.layers\.1\.\w+.*, \.\.\.\) of .* missing in"),
     (saved(llama, **SHAPE),
         r"1 tensor \(lm_head\.weight\) .* in another shape .*: lm_head\.weight is \(100, 32\), not \(300, 32\)"),
+    (saved(opt, **NAN), r"computes NaN: model\.decoder\..* holds NaN"),
+    (adapter_alone, r"is an adapter; give model\.path=.* adapter=lora adapter\.path="),
     (saved(roberta), r"use model\.kind=masked"),
     (saved(llama, "masked"), r"use model\.kind=decoder"),
     (saved(t5), r"use model\.kind=encoder-decoder"),
@@ -108,6 +116,8 @@ REFUSED = [
     (lambda _: adapted(llama(), "bias"), r"adapter=bias: LlamaForCausalLM has no biases; there are model\."),
     (lambda _: adapted(llama(), "layers", pattern="layer9"), "adapter.pattern=layer9: matches no parameter name"),
     (lambda _: adapted(llama(), "lora", targets=["query"]), "has the linear layers q_proj, k_proj, v_proj"),
+    (lambda _: adapted(llama(), "lora", layers="last:4"), r"adapter\.layers=last:4: the model has 2 layers"),
+    (lambda _: adapted(t5(), "lora", layers="last:1"), r"adapter\.layers: needs .* one list of layers; .* has 2"),
     (lambda _: adapted(opt(), "ia3", targets=["query"]), r"adapter\.targets: "),
     (lambda _: text_scorer(TASK, None, opt(), TOKENS).check([Encoded([5] * 60, [], 0, row=7)]),
         r"task\.max_new_tokens=6: row 7 has 60 prompt tokens, .* sees 64"),
@@ -121,15 +131,3 @@ def test_what_does_not_fit_is_refused_in_one_sentence(attempt, message, tmp_path
     with pytest.raises((ModelError, TaskError), match=message) as caught:
         attempt(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_weights_with_nan_and_an_adapters_directory_are_named(tmp_path):
-    model = opt()
-    next(model.parameters()).data.fill_(torch.nan)
-    with pytest.raises(ModelError, match=r"computes NaN: model\.decoder\..* holds NaN"):
-        loaded_from(save(tmp_path / "nan", model), "decoder")
-    adapted(opt(), "lora", targets=["q_proj"]).adapter.save_pretrained(tmp_path / "lora")
-    with pytest.raises(
-        ModelError, match=r"is an adapter; give model\.path=.* adapter=lora adapter\.path="
-    ):
-        loaded_from(tmp_path / "lora", "decoder")
