@@ -117,5 +117,5 @@ def test_what_rounding_leaves_of_a_step_is_logged_and_said_once(make_run, capsys
     said = capsys.readouterr().out
     assert said.count("of the step is left after rounding to torch.bfloat16") == 1
     assert all(row["optim/survives"] < 0.5 for row in rows[1::2])
-    (warned,) = {row.get("optim/survives") for row in rows_once_run(make_run("optimizer=mezo"))}
-    assert warned is None
+    whole = rows_once_run(make_run("optimizer=mezo"))
+    assert not any("optim/survives" in row for row in whole)

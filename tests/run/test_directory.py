@@ -12,7 +12,6 @@ from unittest import mock
 
 import pytest
 
-from zo.run import loop
 from zo.run.__main__ import main
 from zo.run.runner import run
 from zo.run.store import lock
@@ -58,12 +57,11 @@ def test_many_processes_may_freeze_one_run_at_once(make_run):
 
 
 def test_where_nothing_can_be_written_a_run_is_refused_and_a_finished_one_shown(
-    make_run, finished, capsys
+    make_run, finished, refused, capsys
 ):
     new = freeze(make_run("optimizer=mezo", "seed=1"))
     (new / "lock").mkdir()
-    assert main([str(new)]) == 2
-    assert capsys.readouterr().err == f"{new}/lock: Is a directory\n"
+    assert refused(main, new) == f"{new}/lock: Is a directory"
     files = {path: path.stat().st_mtime_ns for path in directory_of(finished).iterdir()}
     assert run(finished)["run/status"] == "finished"
     assert "finished before: test " in capsys.readouterr().out
@@ -107,20 +105,19 @@ def test_a_lock_is_given_back_also_when_its_body_fails_and_taken_without_a_word(
 
 
 def test_a_directory_that_is_removed_while_the_run_trains_ends_it_in_one_sentence(
-    make_run, monkeypatch
+    make_run, before_steps
 ):
-    cfg, made, steps = make_run("optimizer=mezo", "steps=50"), loop._step, []
+    cfg, steps = make_run("optimizer=mezo", "steps=50"), []
 
-    def step(*args):
-        steps.append(1)
-        if len(steps) == 3:
+    def remove(session, step):
+        steps.append(step)
+        if step == 3:
             shutil.rmtree(directory_of(cfg))
-        return made(*args)
 
-    monkeypatch.setattr(loop, "_step", step)
+    before_steps(remove)
     with pytest.raises(DirectoryError, match="removed while the run went on; the same command"):
         run(cfg)
-    assert len(steps) == 3
+    assert steps == [1, 2, 3]
 
 
 @pytest.mark.process
@@ -133,15 +130,14 @@ def test_a_run_whose_output_nobody_reads_goes_on_to_its_end(make_run, nobody):
     assert json.loads((directory / "status.json").read_text())["run/status"] == "finished"
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_what_kills_left_of_frozen_files_is_removed_from_a_finished_run(make_run, before):
+def test_what_kills_left_of_frozen_files_is_removed_from_a_finished_run(make_run):
+    """When it ends, and when it is asked for again."""
     cfg = make_run("optimizer=mezo", "steps=1", "eval_every=1")
-    if before:
-        run(cfg)
     directory = freeze(cfg)
     left = [directory / f".{name}.4711.partial" for name in ("config.yaml", "inputs.json")]
-    for path in left:
-        path.touch()
-    run(cfg)
-    assert not any(path.exists() for path in left)
+    for _ in range(2):
+        for path in left:
+            path.touch()
+        run(cfg)
+        assert not any(path.exists() for path in left)
     assert (directory / "config.yaml").exists()

@@ -39,14 +39,6 @@ def export(directory: Path, out: Path, *arguments: str) -> Path:
     return out
 
 
-def refused(capsys, *arguments) -> str:
-    """Returns the line that the command ends with."""
-    capsys.readouterr()
-    assert export_command.main([*map(str, arguments)]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    return said
-
-
 def exported(directory: Path, out: Path, *arguments: str) -> AutoModelForCausalLM:
     model = AutoModelForCausalLM.from_pretrained(export(directory, out, *arguments)).eval()
     assert model.lm_head.weight is model.model.decoder.embed_tokens.weight, "tied, as in the run"
@@ -86,7 +78,7 @@ def test_the_best_steps_model_is_that_of_the_run(make_run, tmp_path, overrides):
     assert hash_of(model) == assembly.weights_hash()
 
 
-def test_rows_that_were_lost_never_give_another_steps_model(make_run, tmp_path, capsys):
+def test_rows_that_were_lost_never_give_another_steps_model(make_run, tmp_path, refused):
     """The trajectory file beside cut rows has the best step; without it the steps that are there have to be named."""
     cfg = make_run(*EXACT, "eval_every=1")
     summary, directory = run(cfg), directory_of(cfg)
@@ -97,8 +89,8 @@ def test_rows_that_were_lost_never_give_another_steps_model(make_run, tmp_path, 
     assert hash_of(exported(directory, tmp_path / "best")) == summary["best/weights"]
     (directory / "trajectory.bin").unlink()
     for step in ("best", "last"):
-        said = refused(capsys, directory, "--out", tmp_path / "c", "--step", step)
-        assert "is cut off or was altered" in said
+        said = refused(export_command.main, directory, "--out", tmp_path / "c", "--step", step)
+        assert "is cut off or was altered; ask for step 1, or one before it" in said
 
 
 def test_step_0_is_the_base_model_and_a_run_may_have_been_moved(finished, tmp_path):
@@ -110,7 +102,7 @@ def test_step_0_is_the_base_model_and_a_run_may_have_been_moved(finished, tmp_pa
 
 
 @pytest.mark.process
-def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsys):
+def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, refused):
     """A sentence that names what is missing or in the way; nothing is written."""
     sgd = make_run("optimizer=sgd", "steps=1")
     prompt = make_run("optimizer=mezo", "adapter=prompt", "steps=1")
@@ -131,7 +123,7 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, capsy
         ([directory, "--step", "0", "--model", tmp_path / "no"], "model.path"),
         ([tmp_path], "a run's directory is wanted"),
     ):
-        assert why in refused(capsys, "--out", out, *arguments)
+        assert why in refused(export_command.main, "--out", out, *arguments)
         assert not out.exists()
 
 
@@ -193,18 +185,33 @@ def test_an_export_has_the_base_models_settings_and_usual_file_modes(make_run, t
     assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o640}
 
 
+def rounded(model, *args, save=PreTrainedModel.save_pretrained, **kwargs):
+    name, p = next(iter(model.named_parameters()))
+    save(model, *args, state_dict={**model.state_dict(), name: p.half().float()}, **kwargs)
+
+
 FULL = "No space left on device"
+OF_MODEL, OF_TOKENIZER = (
+    f"transformers.{of}.save_pretrained" for of in ("PreTrainedModel", "PreTrainedTokenizerBase")
+)
+OTHER = "transformers would read another model.decoder.embed_tokens.weight than was trained"
+FAILING = [
+    (OF_TOKENIZER, mock.Mock(side_effect=OSError(28, FULL)), FULL),
+    (OF_TOKENIZER, mock.Mock(side_effect=SafetensorError(f"{FULL} (os error 28)")), FULL),
+    (OF_MODEL, rounded, OTHER),
+]
 
 
-@pytest.mark.parametrize("full", [OSError(28, FULL), SafetensorError(f"{FULL} (os error 28)")])
-def test_an_export_that_fails_leaves_nothing_behind(finished, tmp_path, monkeypatch, capsys, full):
-    """As Python and safetensors raise it."""
+@pytest.mark.parametrize(("saving", "fails", "why"), FAILING)
+def test_an_export_that_fails_leaves_nothing_behind(
+    finished, tmp_path, monkeypatch, refused, saving, fails, why
+):
+    """Where a disk is full, as Python and safetensors raise it, and where transformers would read other weights."""
     out = tmp_path / "there" / "weights"
     out.mkdir(parents=True)
-    failing = mock.Mock(side_effect=full)
-    monkeypatch.setattr("transformers.PreTrainedTokenizerBase.save_pretrained", failing)
-    said = refused(capsys, directory_of(finished), "--step=0", f"--out={out}")
-    assert said == f"{out}: {FULL}; nothing is left of the export"
+    monkeypatch.setattr(saving, fails)
+    said = refused(export_command.main, directory_of(finished), "--step=4", f"--out={out}")
+    assert said == f"{out}: {why}; nothing is left of the export"
     assert [*out.parent.rglob("*")] == [out]
 
 
@@ -308,17 +315,3 @@ def test_an_export_is_read_with_the_weights_that_were_trained(make_run, tmp_path
     assert "| model.path | base |" in card
     with torch.inference_mode():
         torch.testing.assert_close(model(TOKENS).logits, answers)
-
-
-def test_an_export_that_would_be_read_otherwise_is_refused(finished, tmp_path, monkeypatch, capsys):
-    save = PreTrainedModel.save_pretrained
-
-    def rounded(model, *args, **kwargs):
-        name, p = next(iter(model.named_parameters()))
-        save(model, *args, state_dict={**model.state_dict(), name: p.half().float()}, **kwargs)
-
-    monkeypatch.setattr(PreTrainedModel, "save_pretrained", rounded)
-    out = tmp_path / "weights"
-    said = refused(capsys, directory_of(finished), "--step=4", f"--out={out}")
-    assert "would read another model.decoder.embed_tokens.weight than" in said
-    assert not out.exists()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import composed, stopped_after
+from tests.run.test_rewards import own
+from tests.support.runs import stopped_after
 from zo.config import method_code
 from zo.config.identity import check_paths
 from zo.extras import Trust
@@ -56,7 +57,7 @@ def test_flipped_labels_are_another_run(make_run, reviews, capsys):
 
 @pytest.mark.process
 def test_other_code_of_a_method_is_another_run_and_is_refused_in_an_old_one(
-    make_run, monkeypatch, capsys, tmp_path
+    make_run, monkeypatch, refused, tmp_path
 ):
     """Also where the run began with the released code, and where a trajectory is replayed."""
     cfg = make_run("optimizer=mezo")
@@ -72,12 +73,9 @@ def test_other_code_of_a_method_is_another_run_and_is_refused_in_an_old_one(
         info = dict(describe(trajectory_of(codes[code])))
         assert f"method {code or 'as committed'}" in info["written by"]
         monkeypatch.setattr(method_code, "of_method", lambda name, now=at: now)
-        step = ("--to", "1", "--out", tmp_path / "w")
-        replaying = ("replay", codes[code] / "trajectory.bin", *step)
-        for command, arguments in ((main, [codes[code]]), (replay, replaying)):
-            capsys.readouterr()
-            assert command([*map(str, arguments)]) == 2
-            assert "optimizer" in capsys.readouterr().err
+        assert "optimizer" in refused(main, codes[code])
+        replaying = ("replay", codes[code] / "trajectory.bin", "--to", "1", "--out", tmp_path / "w")
+        assert "optimizer" in refused(replay, *replaying)
 
 
 def package(root: Path) -> Path:
@@ -123,7 +121,9 @@ def test_a_methods_code_counts_where_no_commit_has_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.process
-def test_a_file_exchanged_in_the_middle_is_refused_and_put_back_goes_on(make_run, reviews, capsys):
+def test_a_file_exchanged_in_the_middle_is_refused_and_put_back_goes_on(
+    make_run, reviews, refused, capsys
+):
     """The run is stopped by a signal on its way, and says so."""
     cfg = make_run("optimizer=mezo", f"task.data_files.train={reviews}")
     directory, whole = directory_of(cfg), reviews.read_bytes()
@@ -135,15 +135,13 @@ def test_a_file_exchanged_in_the_middle_is_refused_and_put_back_goes_on(make_run
     assert read_status(directory) == stopped
     assert not (directory / "checkpoints").exists(), "its steps can be replayed"
     flip_labels(reviews)
-    assert main([str(directory)]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"task.data_files.train: the content has changed since {directory}")
+    changed = f"task.data_files.train: the content has changed since {directory}"
+    assert refused(main, directory).startswith(changed)
     reviews.write_bytes(whole)
     recorded = Inputs.load(directory)
     replace(recorded, read={**recorded.read, "train": "other"}).save(directory)
-    assert main([str(directory)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"{directory}: the training examples are not as when the run began")
+    changed = f"{directory}: the training examples are not as when the run began"
+    assert refused(main, directory).startswith(changed)
     recorded.save(directory)
     assert main([str(directory)]) == 0
     assert "goes on after step 3" in capsys.readouterr().out
@@ -183,23 +181,13 @@ def test_what_is_missing_is_not_missed_once_a_run_has_begun(make_run):
     assert check_paths(make_run("model.path=/no/such", *random)) is None
 
 
-def rewarded(folder, function, *more):
-    """Returns a run with a reward."""
-    prompts = folder / "prompts.jsonl"
-    prompts.write_text("".join(f'{{"text": "a film {i}"}}\n' for i in range(30)))
-    sizes = ("task.train_size=6", "task.validation_size=2", "task.test_size=2", "batch_size=2")
-    own = ("task=reward", f"task.path={prompts}", f"objective.function={function}")
-    short = ("optimizer=mezo", "steps=1", "lr=1e-3", "task.max_new_tokens=2")
-    return composed(folder / "out", *own, *sizes, *short, *more)
-
-
 def test_a_reward_and_what_it_imports_from_its_folder_are_part_of_the_run(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_package").mkdir()
     (tmp_path / "own_package" / "__init__.py").touch()
     rules, module = tmp_path / "own_rules.py", tmp_path / "own_package" / "rules.py"
     alone = "def score(prompts, texts):\n    return [float(len(t)) for t in texts]\n"
-    cfg = rewarded(tmp_path, f"{rules}:score")
+    cfg = own(tmp_path, f"objective.function={rules}:score")
 
     def seen(line, n):
         for file in (rules, module):
@@ -221,27 +209,27 @@ def test_a_reward_and_what_it_imports_from_its_folder_are_part_of_the_run(tmp_pa
 
 
 @pytest.mark.process
-def test_code_of_a_directory_runs_with_trust_alone(tmp_path, monkeypatch, capsys):
+def test_code_of_a_directory_runs_with_trust_alone(tmp_path, monkeypatch, refused):
     monkeypatch.setattr(Trust, "given", False)
-    rules, called = tmp_path / "rules.py", tmp_path / "called"
+    rules, called = tmp_path / "own_rules.py", tmp_path / "called"
     rules.write_text(
         f"open({str(called)!r}, 'w')\ndef score(prompts, texts):\n    return [1.0] * len(texts)\n"
     )
-    directory = str(freeze(rewarded(tmp_path, f"{rules}:score", "objective.sandbox=false")))
-    assert main([directory]) == 2
-    said = capsys.readouterr().err
-    assert f"{directory}: its reward calls objective.function={rules}:score; read it, and " in said
+    function = f"objective.function={rules}:score"
+    directory = freeze(own(tmp_path, function, "objective.sandbox=false", "steps=1"))
+    said = refused(main, directory)
+    assert said.startswith(f"{directory}: its reward calls {function}; read it, and ")
     assert not called.exists()
-    assert main([directory, "--trust"]) == 0
+    assert main([str(directory), "--trust"]) == 0
     assert called.exists()
 
 
 @pytest.mark.process
 def test_the_traceback_of_a_reward_that_raises_is_kept(tmp_path, capsys):
-    rules = tmp_path / "rules.py"
+    rules = tmp_path / "own_rules.py"
     rules.write_text("def score(prompts, texts):\n    return [1 / 0 for _ in texts]\n")
-    cfg = rewarded(tmp_path, f"{rules}:score")
-    with pytest.raises(TaskError, match=r"rules\.py:2: ZeroDivisionError"):
+    cfg = own(tmp_path, f"objective.function={rules}:score")
+    with pytest.raises(TaskError, match=r"own_rules\.py:2: ZeroDivisionError"):
         run(cfg)
     assert f'"{rules}", line 2, in score' in (directory_of(cfg) / "error.txt").read_text()
     assert f"its traceback: {directory_of(cfg) / 'error.txt'}" in capsys.readouterr().err

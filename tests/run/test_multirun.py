@@ -6,7 +6,6 @@ import signal
 import pytest
 
 from tests.support.victims import At, armed
-from zo.run import loop
 from zo.run.logs.tracking import read_status
 from zo.run.multirun import Multirun, differences
 from zo.run.signals import CTRL_C
@@ -14,48 +13,41 @@ from zo.run.store import lock
 from zo.run.store.directory import directory_of, freeze
 
 
-def test_a_run_that_cannot_be_made_or_has_a_defect_ends_no_other_and_a_table_has_the_rest(
-    make_run, monkeypatch, capsys
+def test_runs_that_cannot_be_made_or_have_a_defect_end_no_others_and_a_table_has_the_rest(
+    make_run, before_steps, capsys
 ):
-    made = loop._step
-    monkeypatch.setattr(
-        loop, "_step", lambda s, *rest: 1 / 0 if s.assembly.optimizer.seed == 7 else made(s, *rest)
-    )
-    choices = ("task.data_files.train=/no/such/file.csv", "task.labels=[8,9]", "seed=7", "seed=0")
-    multirun = Multirun([make_run(choice, "steps=1") for choice in (*choices, "seed=1")])
-    assert multirun.run() == 1
-    shown = capsys.readouterr()
-    lines = shown.out.splitlines()
-    assert lines[0].startswith("5 runs, one after the other; they differ in ")
-    assert "run 4 of 5: " in shown.out
-    heading, *rows = lines[lines.index("") + 1 :]
-    assert heading.split()[-5:] == ["test", "val.", "step", "in", f"{multirun.runs[0].out}/"]
-    for i, row in zip((3, 4), rows, strict=False):
-        test = f"{multirun.summaries[i]['best/test_accuracy']:.1%}"
-        assert (row.split()[-4], row.split()[-1]) == (test, directory_of(multirun.runs[i]).name)
-    assert lines[-4] == "2 of 5 runs ended, 3 failed"
-    assert lines[-3].startswith("failed: run 1 of 5: train=/no/such/file.csv ")
-    assert "task.data_files.train: there is no file" in lines[-3]
-    assert "task.labels: row " in lines[-2]
-    assert lines[-1].startswith("failed: run 3 of 5: ")
-    assert lines[-1].endswith(" seed=7: ZeroDivisionError: division by zero")
-    failed, error = directory_of(multirun.runs[2]), "ZeroDivisionError: division by zero"
-    assert read_status(failed) == {"run/status": "failed", "run/error": error}
-    assert "1 / 0" in (failed / "error.txt").read_text()
-
-
-def test_a_cause_that_runs_share_is_tried_once_and_said_once(make_run, capsys):
+    """A cause that runs share is tried once and said once."""
+    before_steps(lambda session, step: session.assembly.optimizer.seed == 7 and 1 / 0)
     bad, nowhere = "task.labels=[8,9]", "task.data_files.train=/no/such/file.csv"
-    grid = [(text, f"seed={seed}") for text in (bad, nowhere) for seed in (0, 1, 2)]
+    grid = [(cause, f"seed={seed}") for cause in (nowhere, bad) for seed in (0, 1, 2)]
+    grid += [(f"seed={seed}",) for seed in (7, 0, 1)]
     multirun = Multirun([make_run(*choice, "steps=1") for choice in grid])
     assert multirun.run() == 1
     shown = capsys.readouterr()
     assert shown.err.count("task.labels: row ") == 1
     assert shown.err.count("there is no file") == 1
     assert "not tried: 2 runs with the same task and model" in shown.out
-    lines = shown.out.splitlines()[-3:]
-    assert lines[0] == "0 of 6 runs ended, 6 failed"
-    assert all(re.match(r"failed: run [14] of 6: .* and 2 others: task\.", x) for x in lines[1:])
+    assert not re.search("run [23] of 9", shown.out), "they are not begun"
+    lines = shown.out.splitlines()
+    assert lines[0].startswith("9 runs, one after the other; they differ in ")
+    assert "run 8 of 9: " in shown.out
+    heading, *rows = lines[lines.index("") + 1 : -4]
+    assert heading.split()[-5:] == ["test", "val.", "step", "in", f"{multirun.runs[0].out}/"]
+    for i, row in zip((7, 8), rows, strict=True):
+        test = f"{multirun.summaries[i]['best/test_accuracy']:.1%}"
+        assert (row.split()[-4], row.split()[-1]) == (test, directory_of(multirun.runs[i]).name)
+    error = "ZeroDivisionError: division by zero"
+    endings = (
+        "2 of 9 runs ended, 7 failed",
+        r"failed: run 1 of 9: train=/no/such/file.csv .* and 2 others: task.data_files.train: there is no file.*",
+        r"failed: run 4 of 9: .* and 2 others: task.labels: row .*",
+        rf"failed: run 7 of 9: .* seed=7: {error}",
+    )
+    for ending, line in zip(endings, lines[-4:], strict=True):
+        assert re.fullmatch(ending, line), line
+    failed = directory_of(multirun.runs[6])
+    assert read_status(failed) == {"run/status": "failed", "run/error": error}
+    assert "1 / 0" in (failed / "error.txt").read_text()
 
 
 @pytest.mark.process

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.support.runs import composed, rows_of
+from tests.support.runs import composed, rows_once_run
 from zo.config import identity
 from zo.lm.scoring.states import KeptStates
 from zo.run import reuse
@@ -14,10 +14,11 @@ from zo.run.reuse import begin_reuse
 from zo.run.runner import run
 
 LAST = ("adapter=layers", "adapter.layers=last:1")
+GIB = "precision.prefix_cache_gib"
 
 
-def losses_of(cfg):
-    return [row["train/losses"] for row in rows_of(cfg)]
+def losses_once_run(cfg):
+    return [row["train/losses"] for row in rows_once_run(cfg)]
 
 
 @pytest.mark.parametrize(
@@ -32,28 +33,20 @@ def test_a_run_has_the_losses_of_one_that_computes_all_blocks(
     make_run, monkeypatch, tmp_path, overrides
 ):
     """The same bits where blocks are computed once per mini-batch; where states are kept, but for rounding."""
-    kept, once, plain = (
-        make_run(
-            *LAST,
-            *overrides,
-            "steps=2",
-            f"precision.prefix_cache_gib={gib}",
-            f"out={tmp_path / out}",
-        )
+    cfgs = [
+        make_run(*LAST, *overrides, "steps=2", f"{GIB}={gib}", f"out={tmp_path / out}")
         for gib, out in ((1, "kept"), (0, "once"), (0, "plain"))
-    )
-    run(kept)
-    run(once)
+    ]
+    kept, once = map(losses_once_run, cfgs[:2])
     monkeypatch.setattr(reuse, "begin_reuse", lambda *_: None)
-    run(plain)
-    assert losses_of(once) == losses_of(plain)
-    for found, expected in zip(losses_of(kept), losses_of(plain), strict=True):
+    plain = losses_once_run(cfgs[2])
+    assert once == plain
+    for found, expected in zip(kept, plain, strict=True):
         assert found == pytest.approx(expected, abs=1e-5)
 
 
 MEZO, FACTORS = "optimizer=mezo", ("optimizer=lozo", "precision.restore=factors")
 WITH_INPUT = ("adapter=layers", r'adapter.pattern="embed_tokens|layers\.[1-9]"', MEZO)
-GIB = "precision.prefix_cache_gib"
 KEPT = rf"kept per example: train, validation, test, 0\.\d+ GiB \({GIB}=1\)"
 SOME = rf"kept per example: train, 0\.00\d+ GiB \({GIB}=0.0006\); not kept: validation takes 0\.00\d+ GiB, "
 EVERY = "all blocks are computed for every probe"
@@ -82,7 +75,7 @@ def test_what_is_kept_or_computed_once_is_said(make_run, overrides, said):
 
 def test_the_budget_is_part_of_a_run_whose_blocks_are_frozen_alone(make_run):
     """Which split is kept decides the last bits of its losses."""
-    none, most = "precision.prefix_cache_gib=0", "precision.prefix_cache_gib=1"
+    none, most = f"{GIB}=0", f"{GIB}=1"
     choices = (LAST, (*LAST, most), (*LAST, none), (), (none,))
     ids = [identity.run_id(make_run("optimizer=mezo", *choice)) for choice in choices]
     assert ids[0] == ids[1] != ids[2]
@@ -96,26 +89,22 @@ def test_a_loss_of_generated_texts_is_left_alone(tmp_path):
     task = ("task=completion", f"task.path={path}", "objective=generation", "task.max_new_tokens=2")
     small = ("model=reviews-tiny", "optimizer=mezo", "steps=2", "batch_size=4")
     cfg = composed(tmp_path, *LAST, *task, *small)
-    session = Session.open(cfg)
-    line = begin_reuse(cfg, session)
+    line = begin_reuse(cfg, Session.open(cfg))
     assert "the texts that a step generates are continued" in line
 
 
 @pytest.mark.process
 def test_runs_of_a_process_share_what_is_kept(make_run, monkeypatch, tmp_path):
     """The second run computes no example's states again, and has the numbers that it has alone."""
-    computed = []
-    put = KeptStates.put
+    computed, put = [], KeptStates.put
     monkeypatch.setattr(KeptStates, "put", lambda *given: (computed.append(1), put(*given)))
     second = [make_run(*LAST, "optimizer=mezo", "seed=1", f"out={tmp_path / n}") for n in "ab"]
     run(make_run(*LAST, "optimizer=mezo", f"out={tmp_path / 'a'}"))
     first = len(computed)
-    run(second[0])
+    beside = losses_once_run(second[0])
     assert len(computed) - first < first / 2  # examples of mini-batches that the first run had not
     reuse._last.clear()
-    run(second[1])
-    assert losses_of(second[0]) == losses_of(second[1])
-    other = make_run(*LAST, "optimizer=mezo", "model.weights=random", "seed=2")
+    assert losses_once_run(second[1]) == beside
     before = len(computed)
-    run(other)
+    run(make_run(*LAST, "optimizer=mezo", "model.weights=random", "seed=2"))
     assert len(computed) > before + first / 2  # of other weights

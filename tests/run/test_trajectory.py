@@ -81,13 +81,6 @@ def test_replay_writes_a_model_that_transformers_loads(finished, tmp_path, capsy
     shared, out = tmp_path / "shared.bin", tmp_path / "w"
     replay_to(assembly, trajectory_of(directory), 2)
     (directory / "trajectory.bin").rename(shared)  # without the run's directory
-    assert command.main(["replay", str(shared), "--to", "5", "--out", str(out)]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "step 5 is beyond its last one, 4" in said
-    whole = shared.read_bytes()
-    shared.write_bytes(whole[:-1])
-    assert command.main(["replay", str(shared), "--to", "last", "--out", str(out)]) == 2
-    assert "is cut off or was altered; ask for step 3, or one before it" in capsys.readouterr().err
     assert command.main(["replay", str(shared), "--to", "2", "--out", str(out)]) == 0
     assert assembly.weights_hash() in capsys.readouterr().out
     AutoModelForCausalLM.from_pretrained(out)

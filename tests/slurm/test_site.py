@@ -14,8 +14,7 @@ pytestmark = pytest.mark.slurm
 
 
 def test_a_job_whose_module_does_not_load_failed_and_waits_to_be_asked_for(sweep, capsys):
-    grid = [*sweep, "optimizer=mezo", "steps=20", "hydra.launcher.mem_gb=null"]
-    grid = [word for word in grid if not word.endswith("mem_gb=1")]
+    grid = changed(sweep, "optimizer=mezo", "steps=20", "hydra.launcher.mem_gb=null")
     broken = [*grid, "hydra.launcher.setup=[module load no-such/1.0]"]
     assert submit.main(broken) == 0
     (run,) = runs = Sweep.of(grid).runs
@@ -41,10 +40,8 @@ def test_secrets_reach_the_job_and_no_file(sweep, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", exported)
     seen = tmp_path / "seen"
     tell = f'test "$WANDB_API_KEY" = {exported} && test "$HF_TOKEN" = \'{given}\' && touch {seen}'
-    grid = changed(
-        [*sweep, "optimizer=mezo", "steps=20"],
-        f"+hydra.launcher.environment.HF_TOKEN='{given}'",
-    )
+    token = f"+hydra.launcher.environment.HF_TOKEN='{given}'"
+    grid = [*sweep, "optimizer=mezo", "steps=20", token]
     (tmp_path / "tell.sh").write_text(f"{tell}\nexport HF_TOKEN=of-a-module\nfalse\ntrue\n")
     assert submit.main([*grid, f"hydra.launcher.setup=[. {tmp_path}/tell.sh]"]) == 0
     runs = Sweep.of(grid).runs
