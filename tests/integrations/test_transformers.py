@@ -41,21 +41,23 @@ def make_model():
     return llama(attention_dropout=0.3, pad_token_id=0)
 
 
+def arguments(out, kind=TrainingArguments, **given):
+    """Returns the arguments of a Trainer, also of TRL's: log every step, save none, on the CPU in float32."""
+    common = {"per_device_train_batch_size": 2, "learning_rate": 1e-2, "logging_steps": 1}
+    common |= {"save_strategy": "no", "report_to": [], "disable_tqdm": True, "use_cpu": True}
+    common |= {"bf16": False, "gradient_checkpointing": False}
+    return kind(str(out), **common | given)
+
+
+def ours(name):
+    """Returns one of TRL's trainers with zeroth-order steps."""
+    return type("Ours", (ZOTrainerMixin, getattr(trl, name)), {})
+
+
 def make_trainer(out, record=None, method="bszo", method_args=None, **kwargs):
-    given = {
-        "output_dir": str(out),
-        "per_device_train_batch_size": 2,
-        "learning_rate": 1e-2,
-        "max_steps": 6,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": [],
-        "use_cpu": True,
-        "disable_tqdm": True,
-    }
     return ZOTrainer(
         make_model(),
-        TrainingArguments(**{**given, **kwargs}),
+        arguments(out, **{"max_steps": 6, **kwargs}),
         train_dataset=rows(16),
         eval_dataset=rows(4),
         method=method,
@@ -100,9 +102,7 @@ def test_a_checkpoint_under_factors_has_the_trained_weights_and_resumes(tmp_path
     live = trainer.evaluate()["eval_loss"]
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-6")
     assert same(weights(saved), weights(trainer.model))
-    assert not any(
-        same([p], [q]) for p, q in zip(weights(saved), weights(make_model()), strict=True)
-    )
+    assert not any(map(torch.equal, weights(saved), weights(make_model())))
     resumed = make_trainer(tmp_path / "resumed", **how)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert same(weights(trainer.model), weights(resumed.model))
@@ -111,36 +111,24 @@ def test_a_checkpoint_under_factors_has_the_trained_weights_and_resumes(tmp_path
 
 @pytest.mark.parametrize("name", ["GRPOTrainer", "RLOOTrainer"])
 def test_trainers_whose_loss_is_a_surrogate_are_refused_with_what_to_use(name):
-    trainer = type("Ours", (ZOTrainerMixin, getattr(trl, name)), {})
-    with pytest.raises(
-        TypeError, match=f"{name}: not with.* train.py objective=reward or in a closure"
-    ):
-        trainer(llama(), reward_funcs=len)
+    says = f"{name}: not with.* train.py objective=reward or in a closure"
+    with pytest.raises(TypeError, match=says):
+        ours(name)(llama(), reward_funcs=len)
 
 
 def test_trl_counts_the_tokens_and_metrics_of_a_batch_once(tmp_path):
     """As it does with gradients."""
-    found = []
-    for trainer_of in (trl.SFTTrainer, type("Ours", (ZOTrainerMixin, trl.SFTTrainer), {})):
-        args = trl.SFTConfig(
-            str(tmp_path), max_steps=2, per_device_train_batch_size=2, learning_rate=0.0, report_to=[], use_cpu=True,
-            bf16=False, logging_steps=1, save_strategy="no", gradient_checkpointing=False, disable_tqdm=True,
-            gradient_accumulation_steps=2, seed=3,
-        )  # fmt: skip
-        data = Dataset.from_list([{k: v.tolist() for k, v in row.items()} for row in rows(16)])
+    found, how = [], {"max_steps": 2, "learning_rate": 0.0, "gradient_accumulation_steps": 2}
+    for trainer_of in (trl.SFTTrainer, ours("SFTTrainer")):
         trainer = trainer_of(
             llama(pad_token_id=0, eos_token_id=2),
-            args,
-            train_dataset=data,
+            arguments(tmp_path, trl.SFTConfig, seed=3, **how),
+            train_dataset=Dataset.from_list(rows(16)),
             processing_class=tokenizer(),
         )
         trainer.train()
-        found.append(
-            [
-                (log["num_tokens"], log["loss"], log["entropy"])
-                for log in trainer.state.log_history[:2]
-            ]
-        )
+        logs = trainer.state.log_history[:2]
+        found.append([(log["num_tokens"], log["loss"], log["entropy"]) for log in logs])
     assert [tokens for tokens, *_ in found[0]] == [tokens for tokens, *_ in found[1]]
     assert found[0] == [pytest.approx(of, rel=1e-3) for of in found[1]]
 
@@ -170,11 +158,13 @@ def test_a_classifiers_loss_is_the_mean_of_its_micro_batches_and_logs_have_signa
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = Dropping(make_model().config)
-        args = TrainingArguments(
-            str(tmp_path), max_steps=2, per_device_train_batch_size=size, learning_rate=1e-3, report_to=[],
-            use_cpu=True, logging_steps=1, save_strategy="no", disable_tqdm=True,
+        args = arguments(
+            tmp_path,
+            max_steps=2,
+            per_device_train_batch_size=size,
+            learning_rate=1e-3,
             gradient_accumulation_steps=accumulated,
-        )  # fmt: skip
+        )
         data = [{"input_ids": r["input_ids"], "labels": i % 2} for i, r in enumerate(rows(16))]
         how = {"method": "bszo", "method_args": {"prior_std": 1.0, "noise": "torch"}}
         trainer = ZOTrainer(model, args, train_dataset=data, **how)
@@ -237,11 +227,7 @@ def test_the_example_on_conversations_lowers_the_loss_of_answers_and_saves_a_mod
 
 @pytest.mark.parametrize("kind", ["SFT", "DPO", "Reward"])
 def test_trls_trainers_of_losses_learn_with_zeroth_order_steps(kind, tmp_path):
-    args = getattr(trl, f"{kind}Config")(
-        str(tmp_path), max_steps=30, per_device_train_batch_size=8, learning_rate=1e-2, lr_scheduler_type="constant",
-        report_to=[], use_cpu=True, bf16=False, logging_steps=1, save_strategy="no", gradient_checkpointing=False,
-        disable_tqdm=True,
-    )  # fmt: skip
+    how = {"max_steps": 30, "per_device_train_batch_size": 8, "lr_scheduler_type": "constant"}
     pairs = [
         {"prompt": f"x {i} y", "chosen": f" good {i}", "rejected": f" bad {i}"} for i in range(8)
     ]
@@ -251,9 +237,9 @@ def test_trls_trainers_of_losses_learn_with_zeroth_order_steps(kind, tmp_path):
         model.config.num_labels = 1
         model = LlamaForSequenceClassification(model.config)
     beside = {"ref_model": llama(pad_token_id=0, eos_token_id=2)} if kind == "DPO" else {}
-    trainer = type("Ours", (ZOTrainerMixin, getattr(trl, f"{kind}Trainer")), {})(
+    trainer = ours(f"{kind}Trainer")(
         model,
-        args=args,
+        args=arguments(tmp_path, getattr(trl, f"{kind}Config"), **how),
         train_dataset=Dataset.from_list(data),
         processing_class=tokenizer(),
         method="mezo",
