@@ -11,7 +11,7 @@ import zo
 from tests.support.crowd import gather_results
 from zo.distributed.processes import Processes
 
-EXAMPLES, PARTS = 12, 2
+EXAMPLES, STEPS, WORLD = 12, 4, 3
 SETTINGS: dict[str, Any] = {"lr": 1e-2, "noise": "philox"}
 BSZO = partial(zo.BSZO, k=2, prior_std=1.0)
 
@@ -21,9 +21,9 @@ def make_model():
     return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
 
 
-def part_loss(model, step, part, parts=PARTS):
+def part_loss(model, step, part):
     generator = torch.Generator().manual_seed(step)
-    x = torch.randn(EXAMPLES, 6, generator=generator)[part::parts]
+    x = torch.randn(EXAMPLES, 6, generator=generator)[part::WORLD]
     return torch.nn.functional.cross_entropy(model(x), (x.sum(1) > 0).long())
 
 
@@ -31,19 +31,16 @@ def weights(model):
     return [p.detach().numpy().tobytes() for p in model.parameters()]
 
 
-def one_process(count, parts=PARTS, method=BSZO, **settings):
+def one_process(method=BSZO, **settings):
     """Returns the weights after steps on the mean of all parts; they are saved after two steps."""
     model = make_model()
-    optimizer = method(model, **{"restore": "streamed", **SETTINGS, **settings})
-    for step in range(count):
+    optimizer = method(model, **{**SETTINGS, **settings})
+    for step in range(STEPS):
         if step == 2:
             model.state_dict()
-        of = [partial(part_loss, model, step, part, parts) for part in range(parts)]
-        optimizer.step(lambda: sum(float(loss()) for loss in of) / parts)  # noqa: B023
+        of = [partial(part_loss, model, step, part) for part in range(WORLD)]
+        optimizer.step(lambda: sum(float(loss()) for loss in of) / WORLD)  # noqa: B023
     return weights(model)
-
-
-STEPS, WORLD = 4, 3
 
 
 def trained(processes: Processes, settings: dict, path: str) -> tuple:
@@ -64,7 +61,7 @@ def trained(processes: Processes, settings: dict, path: str) -> tuple:
     for step in range(STEPS):
         if step == 2 and processes.rank == 0:
             model.state_dict()
-        optimizer.step(lambda: part_loss(model, step, processes.rank, WORLD))  # noqa: B023
+        optimizer.step(lambda: part_loss(model, step, processes.rank))  # noqa: B023
     return weights(model), *told
 
 
@@ -81,7 +78,7 @@ def trained(processes: Processes, settings: dict, path: str) -> tuple:
 def test_parts_of_a_batch_give_the_bits_of_one_process_with_the_mean_and_a_record(
     settings, tmp_path
 ):
-    one, path = one_process(STEPS, WORLD, **settings), tmp_path / "run.zo"
+    one, path = one_process(**settings), tmp_path / "run.zo"
     for several, of_weights, of_settings in gather_results(WORLD, trained, settings, str(path)):
         assert several == one
         assert "2.bias of process 1 differs" in of_weights
