@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import torch
 import transformers
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
 from zo.tasks import Encoded
@@ -142,16 +142,9 @@ def tokenizer(bos="</s>", mask=None):
     With a `mask` it is RoBERTa's instead: a token in front, one behind, and a mask that takes the space before it.
     """
     first = "<unk>" if mask is None else "<s>"
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[first, "<pad>", "</s>"],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    bpe.train_from_iterator([WORDS] * 3, trainer)
+    bpe = ByteLevelBPETokenizer()
+    learned = {"vocab_size": VOCABULARY, "min_frequency": 0, "show_progress": False}
+    bpe.train_from_iterator([WORDS] * 3, special_tokens=[first, "<pad>", "</s>"], **learned)
     given = {"bos_token": "</s>", "eos_token": "</s>"}
     around = "$A" if bos is None else f"{bos} $A"
     if mask is not None:
@@ -161,4 +154,4 @@ def tokenizer(bos="</s>", mask=None):
     bpe.post_processor = processors.TemplateProcessing(
         single=around, special_tokens=[(first, 0), ("</s>", 2)]
     )
-    return PreTrainedTokenizerFast(tokenizer_object=bpe, **given)
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(bpe.to_str()), **given)
