@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import pandas as pd
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 
 from analysis.logs import manifests, sources
@@ -25,9 +24,9 @@ from analysis.select.comparison import LOSSES, SHARES, run_losses
 from launch import multirun, stages
 from launch.sweep import Sweep, recorded
 from tests.analysis.make_frames import STEPS, composed, made_frames
+from tests.config.test_composition import by_hydra
 from zo import config
 from zo.config import ConfigError, arms, command_line
-from zo.config.schema import to_run_config
 from zo.optim import OPTIMIZERS, Method
 from zo.optim.config_spsa import MeZOConfig
 from zo.run.store.rows import evaluates
@@ -49,10 +48,9 @@ def test_every_line_has_the_same_number_of_settings_and_each_is_as_hydra_compose
     assert counts.pop("zero_shot") == 1
     assert set(counts) == {15}
     assert [line.name for _, line in found if line.role == "base"] == ["mezo"] * 15
-    with initialize_config_dir(str(command_line.CONFIG_DIR), version_base="1.3"):
-        for run, line in (found[7], found[-1]):
-            assert run == to_run_config(compose("config", [TUNE[0], "seed=101", "model=reviews-tiny",
-                "task=rotten_tomatoes", "precision=fp32", *line.overrides]))  # fmt: skip
+    common = ["seed=101", "model=reviews-tiny", "task=rotten_tomatoes", "precision=fp32"]
+    for run, line in (found[7], found[-1]):
+        assert run == by_hydra([TUNE[0], *common, *line.overrides])
 
 
 def test_a_stage_is_chosen_by_its_name_and_the_last_one_without():
