@@ -217,18 +217,6 @@ def test_keys_of_ones_own_are_typed_without_a_plus_and_may_be_addresses():
     assert [of.task.path for of in grid] == ["reasoning_gym:chain_sum", "reasoning_gym:gcd"]
 
 
-def test_a_generated_tasks_id_depends_on_its_name_and_options_and_on_no_number_of_workers():
-    base = ("task=reasoning_gym", "lr=1", "optimizer=mezo")
-    ids = [id_of(*base), id_of(*base, "task.name=gcd"), id_of(*base, "task.options={max_terms: 2}")]
-    ids += [
-        id_of(*base, "objective.on_error=stop"),
-        id_of(*base, "task.samples=2", "task.temperature=1"),
-    ]
-    assert len({*ids}) == 5
-    assert id_of(*base, "objective.workers=3") == ids[0]
-    assert id_of("optimizer=mezo", "objective.workers=3") == id_of("optimizer=mezo")
-
-
 def test_multirun_may_stand_anywhere_and_a_home_directory_is_expanded(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     given = ["model.path=~/weights", "out=~", "task.prompt=a~b", "~lr", "--multirun", "seed=0,1"]
@@ -245,7 +233,7 @@ IDS = {
         "out=elsewhere device=cpu tracking.mode=offline resume=false lr_index=1 lr=0.0003 threads=1"
         " optimizer.m=3 optimizer.eps=1e-4 checkpoint.full_every=7 precision.restore=subtract"
         " model.name=mine task.install=null adapter=none distributed.timeout=5"
-        " distributed.check_every=null distributed.shards=1",
+        " distributed.check_every=null distributed.shards=1 objective.workers=3",
         "seed=1 lr=3e-6 optimizer.k=4 precision=bf16 precision.noise=torch steps=7 batch_size=8"
         " task.train_size=999 adapter=lora adapter=bias distributed.shards=2",
     ),
@@ -255,15 +243,21 @@ IDS = {
     ),
     "model=opt-1.3b lr=1e-6": ("model.architecture.hidden_size=64", "model.weights=random"),
     "model=opt-1.3b lr=1e-6 model.weights=random": ("", "model.architecture.hidden_size=64"),
+    "task=reasoning_gym lr=1 optimizer=mezo task.temperature=1 objective.on_error=0": (
+        "objective.workers=3",
+        "task.name=gcd task.options={max_terms:2} objective.on_error=stop task.samples=2"
+        " task.temperature=2",
+    ),
 }
-"""A run -> changes that leave its id, and changes that do not."""
+"""A run -> changes that leave its id, and changes that give it another one each."""
 
 
 @pytest.mark.parametrize("base", IDS)
 def test_the_id_depends_on_what_decides_the_numbers_alone(base):
     typed, (same, other) = base.split(), IDS[base]
-    assert [word for word in same.split() if id_of(*typed, word) != id_of(*typed)] == []
-    assert [word for word in other.split() if id_of(*typed, word) == id_of(*typed)] == []
+    own, ids = id_of(*typed), [id_of(*typed, word) for word in other.split()]
+    assert [word for word in same.split() if id_of(*typed, word) != own] == []
+    assert len({own, *ids}) == 1 + len(ids), dict(zip(other.split(), ids, strict=True))
 
 
 def test_a_stored_configuration_is_text_that_refers_to_nothing():
@@ -278,21 +272,21 @@ def test_a_stored_configuration_is_text_that_refers_to_nothing():
     assert stored == run
 
 
+KNOWN = {
+    "optimizer=bszo lr=1e-6 steps=20000 eval_every=500 patience=8 precision.noise=torch"
+    " precision.restore=merged": "bszo-a831234d7bb8",
+    "model=opt-13b task=sst2 precision=paper optimizer=mezo lr=1e-6": "mezo-29a7747709c5",
+    "model=roberta-large task=cb optimizer=zero_shot": "zero_shot-49955643890a",
+    "optimizer=mezo adapter=lora lr=1e-4": "mezo-abe27a001060",
+    "optimizer=subzero lr=1e-3": "subzero-7157f16f4c55",
+    "optimizer=lozo_m lr=1e-3": "lozo_m-2942c960b3d6",
+}
+
+
 def test_ids_stay_where_they_are():
     """A change here makes every run anew: raise NUMBERS and say so in CHANGELOG.md, or find what moved them."""
-    lr = "lr=1e-6"
-    papers = ["steps=20000", "eval_every=500", "patience=8"]
-    papers += ["precision.noise=torch", "precision.restore=merged"]
-    paper = ["model=opt-13b", "task=sst2", "precision=paper", "optimizer=mezo", lr]
-    assert id_of("optimizer=bszo", lr, *papers) == "bszo-a831234d7bb8"
-    assert id_of(*paper) == "mezo-29a7747709c5"
-    zero_shot = ["model=roberta-large", "task=cb", "optimizer=zero_shot"]
-    assert id_of(*zero_shot) == "zero_shot-49955643890a"
-    assert id_of("optimizer=mezo", "adapter=lora", "lr=1e-4") == "mezo-abe27a001060"
-    assert id_of("optimizer=subzero", "lr=1e-3") == "subzero-7157f16f4c55"
-    lozo_m = ["optimizer=lozo_m", "lr=1e-3"]
-    assert id_of(*lozo_m) == "lozo_m-2942c960b3d6"
-    divided = id_of(*lozo_m, "optimizer.divide_by_rank=true")
+    assert {typed: id_of(*typed.split()) for typed in KNOWN} == KNOWN
+    divided = id_of("optimizer=lozo_m", "lr=1e-3", "optimizer.divide_by_rank=true")
     assert divided != "lozo_m-1c2d04d4931e", "of before biases and norms were left undivided"
 
 
@@ -397,25 +391,20 @@ def test_a_file_of_conf_that_is_wrong_or_missing_is_one_sentence(
         assert told in line
 
 
-def test_an_option_and_a_key_that_is_given_twice_are_refused(capsys):
-    twice = ["optimizer=mezo", "seed=1", "optimizer=bszo"]
-    only, dry = (
-        "conf/config.yaml is the only one; choose its parts",
-        "`python -m launch.submit KEY=VALUE",
-    )
-    for given, told in (
-        (
-            ["lr=1e-4", "lr_index=1"],
-            "lr_index=1: must be left out beside lr, which is the rate itself",
-        ),
-        (["--lr=3"], "--lr=3: no such option; keys are written without dashes: lr=3"),
-        (
-            ["--dry-run"],
-            f"--dry-run: {dry} ... --dry-run` lists runs, `python train.py --cfg job` shows one",
-        ),
-        (["--config-name", "foo"], f"--config-name=foo: {only}, as model=opt-13b task=rte"),
-        (twice, "optimizer=bszo: given 2 times; give it once, or -m optimizer=mezo,bszo"),
-    ):
-        with pytest.raises(SystemExit):
-            command_line.check_command_line(given)
-        assert capsys.readouterr().err == f"configuration: 1 problem\n  {told}\n"
+REFUSED = {
+    "lr=1e-4 lr_index=1": "lr_index=1: must be left out beside lr, which is the rate itself",
+    "--lr=3": "--lr=3: no such option; keys are written without dashes: lr=3",
+    "--dry-run": "--dry-run: `python -m launch.submit KEY=VALUE ... --dry-run` lists runs,"
+        " `python train.py --cfg job` shows one",
+    "--config-name foo": "--config-name=foo: conf/config.yaml is the only one; choose its parts,"
+        " as model=opt-13b task=rte",
+    "optimizer=mezo seed=1 optimizer=bszo":
+        "optimizer=bszo: given 2 times; give it once, or -m optimizer=mezo,bszo",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("typed", REFUSED)
+def test_an_option_and_a_key_that_is_given_twice_are_refused(typed, capsys):
+    with pytest.raises(SystemExit):
+        command_line.check_command_line(typed.split())
+    assert capsys.readouterr().err == f"configuration: 1 problem\n  {REFUSED[typed]}\n"
