@@ -32,6 +32,9 @@ HUB = "hub:"
 PINNED = ("model", "task")
 """Groups whose files pin commits."""
 
+NAMED = {"optimizer", "objective", "adapter"}
+"""Groups whose `name` says what is computed; that of another group is a label."""
+
 ONLY_PROBES = ("restore", "noise", "rounding")
 """Settings that decide nothing in a run without steps."""
 
@@ -59,33 +62,27 @@ def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str
     """
     files = input_files(run, packages=False) if files is None else files
     plain = _normalised(run)
-    for group in ("model", "task", "optimizer", "precision"):
+    for group in plain.keys() & {"model", "task", "precision", *NAMED}:
         plain[group] = _changed(getattr(run, group), plain[group])
     if run.optimizer.numbers:
         plain["optimizer"]["numbers"] = run.optimizer.numbers
-    if "objective" in plain:
-        plain["objective"] = _changed(run.objective, plain["objective"]) | {
-            "name": run.objective.name
-        }
-    if "adapter" in plain:
-        plain["adapter"] = _changed(run.adapter, plain["adapter"]) | {"name": run.adapter.name}
-    sharded = {"distributed": plain.pop("distributed")} if "distributed" in plain else {}
-    decisive = {**_changed(run, plain), **sharded, "numbers": NUMBERS}
-    decisive["optimizer"]["name"] = run.optimizer.name
+    for group in plain.keys() & NAMED:
+        plain[group]["name"] = getattr(run, group).name
+    decisive = {**_changed(run, plain), "numbers": NUMBERS}
     for key, address in _addresses(run):
-        if key in files and not address.startswith(package_files.PREFIX):
-            _put(decisive, key, files[key])
-            if key.startswith("task.also."):
-                continue
-            if files[key].startswith(HUB):
-                group = decisive[key.partition(".")[0]]
-                group["path"], _, group["revision"] = files[key].removeprefix(HUB).partition("@")
-                continue
-            group = decisive[key.partition(".")[0]]
-            for of_the_hub in ("revision", "gguf_file"):
-                group.pop(of_the_hub, None)
-            if key.startswith("task.data_files.") and run.task.path not in FILE_FORMATS:
-                group["path"] = "directory of data_files"
+        if key not in files or address.startswith(package_files.PREFIX):
+            continue
+        _put(decisive, key, files[key])
+        group = decisive[key.partition(".")[0]]
+        if key.startswith("task.also."):
+            continue
+        if files[key].startswith(HUB):
+            group["path"], _, group["revision"] = files[key].removeprefix(HUB).partition("@")
+            continue
+        for of_the_hub in ("revision", "gguf_file"):
+            group.pop(of_the_hub, None)
+        if key.startswith("task.data_files.") and run.task.path not in FILE_FORMATS:
+            group["path"] = "directory of data_files"
     for code in (method_code.KEY, reward_code.IMPORTS, reward_code.FILES):
         if code in files:
             _put(decisive, code, files[code])
@@ -171,9 +168,7 @@ def _normalised(run: RunConfig) -> dict[str, Any]:
     plain["model"].pop("sha256")
     plain["task"][LABEL] = plain["task"].pop("label")  # the key that ids are made with
     optimizer, precision = plain["optimizer"], plain["precision"]
-    if optimizer.get("m", 0) is None:
-        optimizer["m"] = optimizer["k"] + 1
-    if optimizer.get("m") == optimizer.get("k", 0) + 1:
+    if optimizer.get("m", 0) in (None, optimizer.get("k", 0) + 1):
         optimizer.pop("m", None)
     if not RESTORE_POLICIES[
         precision["restore"]
