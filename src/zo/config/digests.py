@@ -47,11 +47,6 @@ def visible_files(root: Path) -> Iterable[Path]:
         yield from (Path(folder, name) for name in names if not name.startswith("."))
 
 
-def of_hub_file(path: Path, like: str) -> str:
-    """Returns a file's digest as the hub gives it: of SHA-256 if `like` has its length, else git's of a blob."""
-    return _of_file(path, "sha256" if len(like) == 64 else "git")
-
-
 def of_tree(directory: Path) -> str:
     """Returns git's hash of a directory of Python files; empty if there is none in it."""
     entries = []
@@ -116,9 +111,7 @@ def read(path: Path, algorithm: str = ALGORITHM) -> str:
     if algorithm == "git":
         digest.update(f"blob {path.stat().st_size}\0".encode())
     with path.open("rb") as file:
-        while block := file.read(1 << 18):
-            digest.update(block)
-    return str(digest.hexdigest())
+        return str(hashlib.file_digest(file, lambda: digest).hexdigest())
 
 
 COPIED = Path(".cache/huggingface/download")
@@ -145,4 +138,5 @@ def _commit(directory: Path, file: Path) -> str | None:
         commit, digest = snapshot.name, file.resolve().name
     else:
         return None
-    return commit if of_hub_file(file, digest) == digest else None
+    algorithm = "sha256" if len(digest) == 64 else "git"  # the hub's of large and of small files
+    return commit if _of_file(file, algorithm) == digest else None
