@@ -59,10 +59,8 @@ def follow_path(model: ModelConfig, task: TaskConfig, precision: PrecisionConfig
     file = _files("task").get(task.name)
     if file and (task.path, task.data_files) != (file["path"], file.get("data_files")):
         task.install = None
-        copied = pinned("task", task.path) if task.revision == file.get("revision") else None
-        if copied == (file["path"], task.revision):
-            return
-        if task.path != file["path"] and task.revision == file.get("revision"):
+        elsewhere = task.path != file["path"] and task.revision == file.get("revision")
+        if elsewhere and pinned("task", task.path) != (file["path"], task.revision):
             task.revision = None
 
 
