@@ -259,8 +259,8 @@ def stages(sweep: str) -> list[Staged]:
 def _asked(overrides: Sequence[str], multirun: bool) -> CommandLine:
     check_installed(CONFIG_DIR)
     typed = [with_own_keys(override) for override in overrides]
-    if problems_of_syntax := _syntax_problems(typed):
-        raise ConfigError(problems_of_syntax)
+    if unreadable := list(_syntax_problems(typed)):
+        raise ConfigError(unreadable)
     try:
         return _read(_composer(CONFIG_DIR), tuple(typed), multirun)
     except yaml.YAMLError as error:
@@ -311,8 +311,8 @@ def _compose_common(composer: Composer, parsed: Sequence[Override], multirun: bo
     try:
         cfg = composer.compose(fixed, hydra=True)
     except UNCOMPOSABLE as error:
-        problems = _override_problems(composer, [str(o.input_line) for o in fixed])
-        raise ConfigError(problems or [Problem("conf", CONFIG_NAME, explain(error))]) from None
+        words = [str(o.input_line) for o in fixed]
+        raise ConfigError(_override_problems(composer, words, error)) from None
     if swept and not multirun:
         raise ConfigError([Problem(k, v, "add -m to run several values") for k, v in swept])
     if wrong := [(k, v) for k, v in swept if k.startswith("hydra")]:
@@ -364,8 +364,7 @@ def _composed(composer: Composer, expanded: list[list[str]]) -> list[RunConfig]:
         except ConfigError as error:
             problems |= {str(p): p for p in error.problems}
         except UNCOMPOSABLE as error:
-            found = _override_problems(composer, cell)
-            found = found or [Problem("conf", CONFIG_NAME, explain(error))]
+            found = _override_problems(composer, cell, error)
             problems |= {str(p): p for p in found}
             refused |= {f"{p.key}={p.value}" for p in found}
     if shared := shared_copy(cfg.task for cfg in configs):
@@ -388,16 +387,11 @@ def _grid(sweeper: SweeperConfig, parsed: Sequence[Override]) -> list[list[str]]
     """Returns the overrides of each run: Hydra's basic sweep, the sweep file's parameters first."""
     swept = [parse(f"{key}={value}") for key, value in (sweeper.params or {}).items()]
     overrides = [*swept, *parsed]
-    problems = [
-        Problem(o.key_or_group, ..., "a grid takes values, as lr=1e-6,1e-7, and no interval(...)")
-        for o in overrides
-        if o.value_type == ValueType.INTERVAL_SWEEP
-    ]
-    if problems:
-        raise ConfigError(problems)
-    values: dict[
-        str, list[str]
-    ] = {}  # of a key that is given twice the last ones, in the first place
+    if intervals := [o for o in overrides if o.value_type == ValueType.INTERVAL_SWEEP]:
+        right = "a grid takes values, as lr=1e-6,1e-7, and no interval(...)"
+        raise ConfigError([Problem(str(o.key_or_group), ..., right) for o in intervals])
+    # Of a key that is given twice the last values count, in the first place
+    values: dict[str, list[str]] = {}
     for o in overrides:
         key, several = o.get_key_element(), o.is_sweep_override()
         texts = o.sweep_string_iterator() if several else [o.get_value_element_as_str()]
@@ -407,34 +401,34 @@ def _grid(sweeper: SweeperConfig, parsed: Sequence[Override]) -> list[list[str]]
     return [list(cell) for cell in product(*values.values())]
 
 
-def _syntax_problems(overrides: Sequence[str]) -> list[Problem]:
-    """Returns the overrides that are not written as Hydra reads them."""
-    problems = []
+def _syntax_problems(overrides: Sequence[str]) -> Iterator[Problem]:
+    """Yields the overrides that are not written as Hydra reads them."""
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals and not override.startswith("~"):
-            problems.append(Problem(override, ..., "write key=value, as lr=1e-6"))
+            yield Problem(override, ..., "write key=value, as lr=1e-6")
         elif not key.strip("+"):
-            right = "no key in front of =; write key=value, as lr=1e-6"
-            problems.append(Problem(override, ..., right))
+            yield Problem(override, ..., "no key in front of =; write key=value, as lr=1e-6")
         elif key.startswith("hydra.") and not key.startswith(OF_HYDRA):
-            problems.append(
-                Problem(key, value, f"is not read; of Hydra's own keys {', '.join(OF_HYDRA)} are")
-            )
+            right = f"is not read; of Hydra's own keys {', '.join(OF_HYDRA)} are"
+            yield Problem(key, value, right)
         else:
             try:
                 parse(override)
             except HydraException:
-                quoted = f"'{key}=\"{value}\"'"
-                right = f"Hydra cannot read this value; put it in quotes: {quoted}"
+                right = f"Hydra cannot read this value; put it in quotes: '{key}=\"{value}\"'"
                 if value.endswith(","):
                     right = "a value is missing behind the last comma"
-                problems.append(Problem(override, ..., right))
-    return problems
+                yield Problem(override, ..., right)
 
 
-def _override_problems(composer: Composer, overrides: Sequence[str]) -> list[Problem]:
-    """Tries the overrides one after the other, groups first, and explains each that does not compose."""
+def _override_problems(
+    composer: Composer, overrides: Sequence[str], together: Exception
+) -> list[Problem]:
+    """Tries the overrides one after the other, groups first, and explains each that does not compose.
+
+    If each does, it explains what they raise `together`.
+    """
     groups = composer.groups
     accepted: list[Override] = []
     problems = []
@@ -451,4 +445,4 @@ def _override_problems(composer: Composer, overrides: Sequence[str]) -> list[Pro
             if right.startswith("must be one of"):
                 right = with_nearest(key, value, right)
             problems.append(Problem(key, value if equals else ..., right))
-    return problems
+    return problems or [Problem("conf", CONFIG_NAME, explain(together))]

@@ -94,7 +94,7 @@ class Composer:
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
         """Returns parsed overrides, whose `glob(...)` knows the options of this directory."""
-        return OverridesParser.create(self.loader).parse_overrides([*map(with_options, overrides)])
+        return OverridesParser.create(self.loader).parse_overrides([*overrides])
 
     def compose(self, overrides: Sequence[Override], hydra: bool = False) -> DictConfig:
         """Returns a new configuration; `hydra`: with what Hydra is asked for, at `hydra`.
