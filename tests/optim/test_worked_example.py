@@ -15,7 +15,7 @@ USED = """
 import torch
 import zo
 from zo import config
-from zo.config import arms, command_line, method_file
+from zo.config import arms, command_line, method_code
 from zo.config.identity import run_id
 
 config.register()
@@ -39,7 +39,7 @@ zo.replay([again], "steps")
 assert torch.equal(again, w)
 
 print("# edited", file=file, flush=True)
-method_file.option("my_method.py:MeZOClip")
+method_code.option("my_method.py:MeZOClip")
 assert run_id(mine) != first
 """
 

@@ -26,7 +26,7 @@ from itertools import product
 from typing import Any
 
 from zo.config.checks import ConfigError, Problem
-from zo.config.method_file import with_options
+from zo.config.method_code import with_options
 from zo.config.presets import CONFIG_DIR
 
 METHOD = "optimizer"

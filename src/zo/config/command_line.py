@@ -35,7 +35,7 @@ from zo.config.composition import (
 )
 from zo.config.explain import WORDS, explain, explain_yaml, with_nearest
 from zo.config.identity import check_paths
-from zo.config.method_file import with_options
+from zo.config.method_code import with_options
 from zo.config.presets import CONFIG_DIR, shared_copy, trained_with
 from zo.config.schema import option_schemas, to_run_config
 from zo.config.settings import RunConfig

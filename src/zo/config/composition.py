@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from zo.config.checks import ConfigError, Problem
 from zo.config.explain import explain_yaml
-from zo.config.method_file import with_options
+from zo.config.method_code import with_options
 
 CONFIG_NAME = "config"
 SEARCH_PATH = "hydra.searchpath"

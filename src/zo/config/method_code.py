@@ -1,15 +1,24 @@
-"""Digest of a method's code, so that runs of edited code are told from runs of the released one.
+"""Code of methods: its digest, and `optimizer=my_method.py:MyMethod`, an option made of a file's class.
 
-Files of the rooms `optim`, `weights` and `noise` count where they differ from the checked out commit, but for modules
-of methods that this one does not build on. Without git no difference is seen. A method in a file of its own has that
-file's digest always, and counts all that differ.
+The digest tells runs of edited code from runs of the released one. Files of the rooms `optim`, `weights` and `noise`
+count where they differ from the checked out commit, but for modules of methods that this one does not build on.
+Without git no difference is seen. A method in a file of its own has that file's digest always, and counts all that
+differ.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 
+from hydra.core.config_store import ConfigStore
+
 from zo.config import digests, reward_code
+from zo.config.checks import ConfigError, Problem
+from zo.extras import Trust
 from zo.optim import OPTIMIZERS
+
+ADDRESS = r"[^\s,=:'\"\[\]{}]+\.py:\w+"
+"""Regular expression of a file and a class in it."""
 
 KEY = "optimizer.code"
 """Where the digest stands among a run's input files and in its identity."""
@@ -54,3 +63,38 @@ def _edited(package: Path) -> frozenset[Path]:
     new = digests.git(package, "ls-files", "--others", "--exclude-standard", "-z", "--", *ROOMS)
     paths = [package / name for name in f"{changed}{new}".split("\0") if name]
     return frozenset(p for p in paths if p.is_file() and p.name != "__init__.py")
+
+
+def with_options(override: str) -> str:
+    """Returns an override of `optimizer` with the options that its files' classes become.
+
+    Raises:
+        ConfigError: If a file or its class cannot be used.
+    """
+    if not override.startswith("optimizer="):
+        return override
+    return re.sub(ADDRESS, lambda found: option(found[0]), override)
+
+
+def option(address: str, typed: bool = True) -> str:
+    """Runs a file and returns the option that its class becomes.
+
+    Args:
+        address: `file.py:Class`.
+        typed: Whether the user has typed it. What a run's directory names runs with `--trust` alone.
+
+    Raises:
+        ConfigError: If it cannot be used.
+    """
+    from zo.optim import from_file  # here: few runs have a method of their own
+
+    if not (typed or Trust.given or from_file.was_run(address)):
+        right = "is code that a run's directory names; read it, and add --trust to run it"
+        raise ConfigError([Problem("optimizer", address, right)])
+    try:
+        name = from_file.register(address)
+        of_method.cache_clear()  # the file may have been edited since
+    except ValueError as error:
+        raise ConfigError([Problem("optimizer", address, str(error))]) from None
+    ConfigStore.instance().store(group="optimizer", name=name, node=OPTIMIZERS[name].config)
+    return name

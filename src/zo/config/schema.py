@@ -12,7 +12,7 @@ from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from zo.config import method_file
+from zo.config import method_code
 from zo.config.arms import SweeperConfig
 from zo.config.checks import ConfigError, Problem, problems
 from zo.config.precision import PrecisionConfig
@@ -68,7 +68,7 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
     """Turns a composed configuration into a `RunConfig` with its learning rate resolved.
 
     Raises:
-        ConfigError: Naming every key that is missing, of the wrong type or out of range.
+        ConfigError: Naming every key that is missing, of the wrong type, out of range or does not fit another one.
     """
     try:
         run = OmegaConf.to_object(cfg)
@@ -79,15 +79,6 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
         text = str(error).splitlines()[0]
         raise ConfigError([Problem(str(error.full_key), "?", text)]) from error
     assert isinstance(run, RunConfig)
-    return checked(run)
-
-
-def checked(run: RunConfig) -> RunConfig:
-    """Returns a run with its learning rate resolved.
-
-    Raises:
-        ConfigError: Naming every key that is out of range or does not fit another one.
-    """
     if unnamed := [*_name_problems(run)]:
         raise ConfigError(unnamed)
     follow_path(run.model, run.task, run.precision)
@@ -234,7 +225,7 @@ def from_plain(given: Any) -> RunConfig:
         if LABEL in given["task"]:
             given["task"]["label"] = given["task"].pop(LABEL)
         if file := given["optimizer"].pop("file", None):
-            method_file.option(file, typed=False)
+            method_code.option(file, typed=False)
         method = _optimizers()[given["optimizer"]["name"]]
         typed.optimizer = method
         given["optimizer"] = {**method.legacy_defaults, **given["optimizer"]}
