@@ -113,8 +113,7 @@ def input_files(run: RunConfig, packages: bool = True) -> dict[str, str]:
             continue
         if digest is not None:
             found[key] = digest
-    code = method_code.of_method(run.optimizer.name) if run.steps else None
-    if code is not None:
+    if run.steps and (code := method_code.of_method(run.optimizer.name)):
         found[method_code.KEY] = code
     if run.objective.function and (code := reward_code.of_imports(run.objective.function)):
         found[reward_code.IMPORTS] = code
