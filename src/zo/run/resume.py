@@ -70,30 +70,20 @@ def _take_over(cfg: RunConfig, rows: list[Row], source: Path, directory: Path) -
 
 
 def _find_rows(cfg: RunConfig, directory: Path) -> tuple[list[Row], Path]:
-    """Returns the rows that need not be made again, and the directory of the run that made them."""
+    """Returns the rows that need not be made again, and the directory of the run that made them.
+
+    Without rows of its own a run takes the most that one beside it has, which differs in steps or patience alone.
+    """
     losses = cfg.optimizer.losses_per_step if cfg.optimizer.replays else 0
     rows, source = usable_rows(read_rows(directory), cfg, losses), directory
-    if not rows:
-        rows, source = _rows_of_another_length(cfg, directory, losses)
+    own = Inputs.load(directory)
+    if not rows and own is not None:
+        for other, inputs, keys in related(directory, own):
+            if keys and keys <= {"steps", "patience"} and inputs.read == own.read:
+                found = usable_rows(_as_configured(cfg, read_rows(other)), cfg, losses)
+                rows, source = max((rows, source), (found, other), key=lambda of: len(of[0]))
     checkpoint.remove_partial(directory)
     return rows, source
-
-
-def _rows_of_another_length(
-    cfg: RunConfig, directory: Path, losses_per_step: int
-) -> tuple[list[Row], Path]:
-    """Returns the most rows that a run beside this one has for it, which differs in steps or patience alone."""
-    own = Inputs.load(directory)
-    found: list[Row] = []
-    source = directory
-    if own is None or cfg.steps == 0:
-        return found, source
-    for other, inputs, keys in related(directory, own):
-        if keys and keys <= {"steps", "patience"} and inputs.read == own.read:
-            rows = usable_rows(_as_configured(cfg, read_rows(other)), cfg, losses_per_step)
-            if len(rows) > len(found):
-                found, source = rows, other
-    return found, source
 
 
 def _as_configured(cfg: RunConfig, rows: Sequence[Row]) -> list[Row]:
