@@ -90,7 +90,7 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
                 indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, step - 1)
                 examples = [session.train[i] for i in indices]
                 if journal.rewards is not None:
-                    journal.rewards.begin(step, cfg.steps)
+                    journal.rewards.scorer.begin(step, cfg.steps)
                 session.assembly.optimizer.watches_rounding = evaluates(cfg, step)
                 row |= _step(session, examples)
                 if journal.rewards is not None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,47 +64,41 @@ def sample_lines(samples: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"{reward:>8}  {prompt[-PROMPT:]:{PROMPT}}  {text[:TEXT]}"
 
 
+@dataclass
 class RewardLog:
     """Collects what a scorer of texts tallies.
 
-    Args:
+    Attributes:
         scorer: Of the run's steps.
         processes: That divide them.
         texts: Where texts are written; None on processes that write nothing.
         say: Prints a line.
+        said: What is printed once, and was.
     """
 
-    def __init__(
-        self,
-        scorer: TextScorer,
-        processes: Processes,
-        texts: TextLog | None,
-        say: Callable[[str], None],
-    ):
-        self._scorer, self._processes, self._texts, self._say = scorer, processes, texts, say
-        self._said: set[str] = set()
-
-    def begin(self, step: int, steps: int) -> None:
-        """Begins a step."""
-        self._scorer.begin(step, steps)
+    scorer: TextScorer
+    processes: Processes
+    texts: TextLog | None
+    say: Callable[[str], None]
+    said: set[str] = field(default_factory=set)
 
     def of_step(self, step: int, losses: Sequence[float]) -> Row:
         """Returns what the step's row has of rewards."""
         tally = Tally()
-        for of_one in self._processes.exchange(self._scorer.tally):
+        for of_one in self.processes.exchange(self.scorer.tally):
             tally.add(of_one)
         self._note(step, tally)
         return tally.row(losses)
 
     def of_evaluation(self, step: int, split: str) -> None:
         """Writes the first texts of an evaluation, and those that could not be rated."""
-        tally, samples = self._scorer.tally, self._scorer.samples
+        tally, samples = self.scorer.tally, self.scorer.samples
         self._note(step, tally)
         self._write(step, [{"split": split, **row} for row in samples])
         if split == "validation":
             for line in sample_lines(samples):
-                self._say(line)
-        self._scorer.tally = Tally()
+                self.say(line)
+        self.scorer.tally = Tally()
 
     def _note(self, step: int, tally: Tally) -> None:
         """Writes failures, and says the first of each kind."""
@@ -125,10 +120,10 @@ class RewardLog:
             self._once("left", f"step {step}: processes that a function left behind were ended")
 
     def _once(self, what: str, line: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            self._say(line)
+        if what not in self.said:
+            self.said.add(what)
+            self.say(line)
 
     def _write(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
-        if self._texts is not None:
-            self._texts.write(step, rows)
+        if self.texts is not None:
+            self.texts.write(step, rows)
