@@ -58,21 +58,22 @@ def test_wandb_mode_is_read_whatever_its_case_and_a_project_from_the_environment
 
 
 def test_a_run_whose_directory_is_relative_writes_there_though_wandb_began_elsewhere(
-    tmp_path, monkeypatch
+    make_run, tmp_path, monkeypatch
 ):
     """W&B's process, which later runs share, has the directory in which the first one began."""
+    cfg = make_run("tracking.mode=offline")
     for name in ("one", "two"):
         (tmp_path / name / name).mkdir(parents=True)
         monkeypatch.chdir(tmp_path / name)
-        log = RunLog(Path(name), name=name, config={}, tracking=TrackingConfig(mode="offline"))
+        log = RunLog(cfg, Path(name))
         log.write(1, {"train/loss": 0.5})
         log.finish({"run/status": "finished"})
     logged_in(tmp_path / "two" / "two")
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["one"]
 
 
-def test_losing_wandb_is_said_once_and_loses_nothing(tmp_path, capsys):
-    log = RunLog(tmp_path, name="mezo", config={}, tracking=TrackingConfig(mode="offline"))
+def test_losing_wandb_is_said_once_and_loses_nothing(make_run, tmp_path, capsys):
+    log = RunLog(make_run("tracking.mode=offline"), tmp_path)
     log.write(1, {"train/loss": 0.5})
     cores = [one for one in psutil.Process().children() if one.name() == "wandb-core"]
     assert cores

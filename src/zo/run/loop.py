@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zo.config import RunConfig
@@ -15,7 +16,7 @@ from zo.optim.base import NonFiniteError
 from zo.run import memory, predictions
 from zo.run.assembly import Evaluator, Session
 from zo.run.logs.progress import Progress
-from zo.run.logs.tracking import NoLog, RunLog
+from zo.run.logs.tracking import RunLog
 from zo.run.signals import Requests
 from zo.run.store import checkpoint
 from zo.run.store.rows import LOSSES, Row, evaluates
@@ -47,10 +48,11 @@ NOTHING_MOVES = (
 class Journal:
     """Where a run's steps go as they are made."""
 
-    log: RunLog | NoLog
+    directory: Path
     progress: Progress
     requests: Requests
     watch: Watch
+    log: RunLog | None = None  # None on processes that write nothing
     rewards: RewardLog | None = None
     rounds: bool = False  # said that little of a step survives
 
@@ -118,7 +120,8 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
             totals.see(row)
             if totals.tied == TIED:
                 journal.progress.say(f"step {step}: {NOTHING_MOVES}")
-            journal.log.write(step, {k: v for k, v in row.items() if k != "step"})
+            if journal.log is not None:
+                journal.log.write(step, {k: v for k, v in row.items() if k != "step"})
         if ending is None:
             ending = ending_of(cfg, totals)
             if step > 0:
@@ -160,8 +163,9 @@ def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> Non
     due |= cfg.checkpoint.keep_best and step == best.step
     due |= bool(journal.requests.received) and not cfg.optimizer.replays
     if due:
-        journal.log.sync()
-        directory, keep = journal.log.directory, best.step if cfg.checkpoint.keep_best else None
+        if journal.log is not None:
+            journal.log.sync()
+        directory, keep = journal.directory, best.step if cfg.checkpoint.keep_best else None
         checkpoint.save(directory, directory.name, optimizer, keep, session.processes.leads)
 
 
@@ -261,7 +265,7 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     if row.get("best/test_predictions"):
         both = {"test": test, "validation": val}
         answers = {split: (of.predictions, of.probabilities) for split, of in both.items()}
-        row["best/predictions"] = predictions.write(journal.log.directory, answers, session)
+        row["best/predictions"] = predictions.write(journal.directory, answers, session)
     row["time/eval_s"] = time.perf_counter() - start
     row["mem/peak_gib"] = memory.peak_gib(assembly.device)
     return row

@@ -18,12 +18,9 @@ from zo.run.assembly import DeviceError, Session
 from zo.run.dist_checks import Start, losing
 from zo.run.logs.progress import Progress, Screen
 from zo.run.logs.tracking import (
-    ATTEMPTS,
     ENDED,
     ERROR,
-    NoLog,
     RunLog,
-    logged_config,
     note_attempt,
     note_failure,
     note_interruption,
@@ -44,13 +41,7 @@ from zo.run.store.directory import (
     write_task,
 )
 from zo.run.store.inputs import Inputs, InputsError, related
-from zo.run.store.rows import (
-    TRAJECTORY,
-    Row,
-    read_rows,
-    trajectory_of,
-    write_rows,
-)
+from zo.run.store.rows import ATTEMPTS, TRAJECTORY, read_rows, trajectory_of, write_rows
 from zo.run.totals import Summary, Totals
 from zo.tasks import TaskError
 from zo.tasks.measures import in_summary
@@ -163,10 +154,10 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
     memory.release()  # of the run before
     scratch = directory / f"{OFFLOADED}-{processes.rank}"
     shutil.rmtree(scratch, ignore_errors=True)  # of a start that was killed
-    with ExitStack() as stack:
-        if cfg.model.offload is not None:
-            stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+    try:
         return _make(cfg, directory, requests, start, scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _make(
@@ -201,7 +192,7 @@ def _make(
 
             if (line := begin_reuse(cfg, session)) is not None:
                 progress.say(line)
-        journal = Journal(NoLog(directory), progress, requests, watch)
+        journal = Journal(directory, progress, requests, watch)
         if not isinstance(session.scorer, CandidateScorer):
             from zo.run.logs.rewards import RewardLog, TextLog
 
@@ -209,7 +200,9 @@ def _make(
             journal.rewards = RewardLog(session.scorer, processes, texts, progress.say)
         if not processes.leads:
             return train(cfg, session, journal, totals)
-        journal.log = log = _open_log(cfg, directory, session, rows)
+        started = provenance.provenance(assembly.device) | {"parameters": assembly.params.numel}
+        note_attempt(directory, len(rows), started)
+        journal.log = log = RunLog(cfg, directory, rows)
         predictions.restore(directory, totals.best, session)
         try:
             summary = train(cfg, session, journal, totals)
@@ -248,15 +241,6 @@ def _name_changed_files(directory: Path, title: str) -> None:
     for other, _, keys in related(directory, own):
         if keys and keys <= set(own.files):
             print(f"{title}: a new run, not {other}: {', '.join(sorted(keys))} has another content")
-
-
-def _open_log(cfg: RunConfig, directory: Path, session: Session, rows: list[Row]) -> RunLog:
-    """Opens the log behind the steps that are known."""
-    told = provenance.provenance(session.assembly.device)
-    told["parameters"] = session.assembly.params.numel
-    note_attempt(directory, len(rows), told)
-    config = logged_config(cfg, directory)
-    return RunLog(directory, rows, name=describe(cfg), config=config, tracking=cfg.tracking)
 
 
 @contextmanager

@@ -4,26 +4,22 @@ import json
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
-from zo.config import RunConfig, TrackingConfig, describe, identity_settings
+from zo.config import RunConfig
 from zo.record.appender import Appender
 from zo.run.logs.wandb_run import WandbRun
 from zo.run.store import atomic, lock
 from zo.run.store.directory import DirectoryError, load
-from zo.run.store.rows import METRICS, Row, read_rows
+from zo.run.store.rows import ATTEMPTS, METRICS, Row, read_rows
 
 STATUS = "status.json"
 ENDED = ("finished", "collapsed")
 """Statuses of a run that has its result."""
 
 ERROR = "error.txt"
-ATTEMPTS = "attempts.jsonl"
-"""A line per start of the run: after which step, and its provenance."""
 
 
 class RunLog:
@@ -33,28 +29,18 @@ class RunLog:
     once, however often the run was interrupted; an online run is sent what it does not have yet.
 
     Args:
+        cfg: Of the run.
         directory: The run's own, which exists.
         rows: What an earlier attempt wrote and is to stay; what else is in `metrics.jsonl` is cut off.
-        name: What W&B shows.
-        config: Plain nested data, the resolved configuration and provenance.
-        tracking: W&B settings.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        rows: Sequence[Row] = (),
-        *,
-        name: str,
-        config: Mapping[str, Any],
-        tracking: TrackingConfig,
-    ):
+    def __init__(self, cfg: RunConfig, directory: Path, rows: Sequence[Row] = ()):
         self.directory = directory
         keep = sum(len(atomic.seal(row)) for row in rows)
         self._metrics = Appender(directory / METRICS, keep)
         set_status(directory, {"run/status": "running"})
         (directory / ERROR).unlink(missing_ok=True)
-        self._wandb = WandbRun(directory, rows, name=name, config=config, tracking=tracking)
+        self._wandb = WandbRun(cfg, directory, rows)
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Adds one row; `step` increases from call to call.
@@ -85,19 +71,6 @@ class RunLog:
         self._wandb.abandon()
 
 
-class NoLog:
-    """Stands for a `RunLog` on processes that write nothing."""
-
-    def __init__(self, directory: Path):
-        self.directory = directory
-
-    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Does nothing."""
-
-    def sync(self) -> None:
-        """Does nothing."""
-
-
 def read_status(directory: Path) -> dict[str, Any]:
     """Returns a run's `status.json`, or an empty dict for a run that was never started or whose file is torn."""
     path = directory / STATUS
@@ -118,26 +91,6 @@ def note_attempt(directory: Path, first_step: int, provenance: Mapping[str, Any]
     file = Appender(directory / ATTEMPTS)
     file.write((json.dumps({"after_step": first_step, **provenance}) + "\n").encode())
     file.close()
-
-
-def logged_config(cfg: RunConfig, directory: Path) -> dict[str, Any]:
-    """Returns what W&B shows as a run's configuration, made from the files in its directory."""
-    attempts: list[dict[str, Any]] = [{}]
-    path = directory / ATTEMPTS
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        with suppress(ValueError):  # torn
-            attempts.append(json.loads(line))
-    told = ("after_step", "started", "git_revision", "device")
-    return {
-        **identity_settings(cfg),
-        "provenance": {
-            "run_id": directory.name,
-            "sweep": cfg.tracking.group,
-            "cell": cfg.tracking.cell,
-            **{key: value for key, value in attempts[-1].items() if key != "after_step"},
-            "attempts": [{key: one.get(key) for key in told} for one in attempts[1:]],
-        },
-    }
 
 
 def note_interruption(directory: Path, signal: str) -> int:
@@ -174,7 +127,6 @@ def log_again(directory: Path) -> None:
         if made != status["run/steps"]:
             lost = f"steps {made + 1} to {status['run/steps']} cannot be read"
             raise DirectoryError(f"{directory / METRICS}: {lost}; resume=false makes the run anew")
-        tracking, config = replace(cfg.tracking, mode="offline"), logged_config(cfg, directory)
-        log = WandbRun(directory, rows, name=describe(cfg), config=config, tracking=tracking)
-        if not log.finish(rows, status):
+        cfg.tracking.mode = "offline"
+        if not WandbRun(cfg, directory, rows).finish(rows, status):
             raise DirectoryError(f"{directory}: W&B's file could not be written")

@@ -1,5 +1,6 @@
 """A run at W&B, or in W&B's file on this machine. It is fed from the run's rows, and may fail: the run goes on."""
 
+import json
 import os
 import shutil
 import socket
@@ -13,10 +14,10 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from zo.config import TrackingConfig
+from zo.config import RunConfig, TrackingConfig, describe, identity_settings
 from zo.config.settings import chosen_mode
 from zo.run.store import atomic
-from zo.run.store.rows import LOSSES, METRICS, Row
+from zo.run.store.rows import ATTEMPTS, LOSSES, METRICS, Row
 
 FLUSH_SECONDS = 1.0
 """W&B writes its file at least this often; its own default of 15 s loses more in a crash."""
@@ -40,35 +41,25 @@ class WandbRun:
     Where W&B cannot be reached or refuses, the run is logged offline instead.
 
     Args:
+        cfg: Of the run.
         directory: The run's.
         rows: Those that there are; W&B is sent the ones that it does not have.
-        name: What W&B shows.
-        config: Plain nested data, the resolved configuration and provenance.
-        tracking: W&B settings.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        rows: Sequence[Row],
-        *,
-        name: str,
-        config: Mapping[str, Any],
-        tracking: TrackingConfig,
-    ):
+    def __init__(self, cfg: RunConfig, directory: Path, rows: Sequence[Row]):
         self._directory = directory
         self._options: dict[str, Any] = {
-            "project": _project(tracking),
-            "entity": tracking.entity,
+            "project": _project(cfg.tracking),
+            "entity": cfg.tracking.entity,
             "id": wandb_id(directory),
-            "name": name,
-            "group": tracking.group,
-            "config": dict(config),
+            "name": describe(cfg),
+            "group": cfg.tracking.group,
+            "config": logged_config(cfg, directory),
             "dir": str(directory.absolute()),  # W&B's process may have begun elsewhere
             "resume": "allow",
         }
         self._run: Any = None
-        self._mode = wandb_mode(tracking.mode)
+        self._mode = wandb_mode(cfg.tracking.mode)
         self._begin(rows)
 
     def feed(self, row: Row) -> None:
@@ -149,6 +140,26 @@ class WandbRun:
             f"{self._directory / METRICS} has all rows, from which it is logged offline at the end",
             file=sys.stderr,
         )
+
+
+def logged_config(cfg: RunConfig, directory: Path) -> dict[str, Any]:
+    """Returns what W&B shows as a run's configuration, made from the files in its directory."""
+    attempts: list[dict[str, Any]] = [{}]
+    path = directory / ATTEMPTS
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with suppress(ValueError):  # torn
+            attempts.append(json.loads(line))
+    told = ("after_step", "started", "git_revision", "device")
+    return {
+        **identity_settings(cfg),
+        "provenance": {
+            "run_id": directory.name,
+            "sweep": cfg.tracking.group,
+            "cell": cfg.tracking.cell,
+            **{key: value for key, value in attempts[-1].items() if key != "after_step"},
+            "attempts": [{key: one.get(key) for key in told} for one in attempts[1:]],
+        },
+    }
 
 
 def wandb_id(directory: Path) -> str:

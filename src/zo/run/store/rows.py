@@ -15,6 +15,9 @@ from zo.run.store.inputs import Inputs
 from zo.tasks.measures import LOSS, in_row
 
 METRICS, TEXTS = "metrics.jsonl", "texts.jsonl"
+ATTEMPTS = "attempts.jsonl"
+"""A line per start of the run: after which step, and its provenance."""
+
 TRAJECTORY = "trajectory.bin"
 """What the steps measured, written at the end, to be shared: `python -m zo.trajectory` explains it."""
 
