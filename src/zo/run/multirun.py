@@ -41,6 +41,7 @@ class Multirun:
     Attributes:
         runs: Their configurations.
         named: What differs between them, a mapping per run.
+        keys: All that differs.
         summaries: Of those that have ended, by position.
         errors: Of those that failed, one sentence each, by position.
         elsewhere: Those that another process makes, by position.
@@ -53,6 +54,7 @@ class Multirun:
 
     def __post_init__(self) -> None:
         self.named = differences(self.runs)
+        self.keys = list(dict.fromkeys(key for names in self.named for key in names))
 
     def run(self) -> int:
         """Makes all runs.
@@ -61,8 +63,7 @@ class Multirun:
             0 if all ended, 1 if one or more failed; 143 or 130 if they were stopped.
         """
         screen = Screen()
-        keys = ", ".join(dict.fromkeys(key for names in self.named for key in names))
-        differ = f"; they differ in {keys}" if keys else ""
+        differ = f"; they differ in {', '.join(self.keys)}" if self.keys else ""
         screen.say(f"{_count(len(self.runs))}, one after the other{differ}")
         for i, cfg in enumerate(self.runs):
             if (why := check_paths(cfg)) is not None:
@@ -72,7 +73,9 @@ class Multirun:
         stopped = self._make(screen) if len(self.errors) < len(self.runs) else None
         self.show(screen)
         if stopped is not None:
-            self._say_stopped()
+            ended = len(self.summaries)
+            left = f"{ended} ended, {len(self.runs) - ended - len(self.errors)} to go"
+            print(f"stopped; {left}; the same command goes on", file=sys.stderr)
             return int(getattr(stopped, "code", None) or 130)
         return int(bool(self.errors))
 
@@ -113,13 +116,12 @@ class Multirun:
 
         if not screen.console.is_terminal:
             screen.console.width = WIDE
-        keys = list(dict.fromkeys(key for names in self.named for key in names))
         table = Table(box=None, pad_edge=False, header_style="none")
-        for key in (*keys, "test", "val.", "step", f"in {self.runs[0].out}/"):
+        for key in (*self.keys, "test", "val.", "step", f"in {self.runs[0].out}/"):
             right = key in ("test", "val.", "step")
             table.add_column(key, justify="right" if right else "left", overflow="fold")
         for i, summary in self.summaries.items():
-            names = [Text(self.named[i].get(key, "")) for key in keys]
+            names = [Text(self.named[i].get(key, "")) for key in self.keys]
             table.add_row(*names, *_results(summary), Text(directory_of(self.runs[i]).name))
         screen.console.print()
         if self.summaries:
@@ -136,7 +138,7 @@ class Multirun:
 
     def _title(self, i: int) -> str:
         """Returns the line above a run: its number, and what distinguishes it."""
-        named = _text(self.named[i])
+        named = " ".join(f"{key}={value}" for key, value in self.named[i].items())
         return f"run {i + 1} of {len(self.runs)}" + (f": {named}" if named else "")
 
     def _fail(self, i: int, why: str) -> None:
@@ -162,13 +164,6 @@ class Multirun:
             screen.say(
                 f"  not tried: {_count(len(alike))} with the same {' and '.join(shared or ())}"
             )
-
-    def _say_stopped(self) -> None:
-        rest = len(self.runs) - len(self.summaries) - len(self.errors)
-        print(
-            f"stopped; {len(self.summaries)} ended, {rest} to go; the same command goes on",
-            file=sys.stderr,
-        )
 
 
 def set_group(runs: Sequence[RunConfig], overrides: Sequence[str], sweep: str | None) -> None:
@@ -224,10 +219,6 @@ def _shortened(keys: Sequence[str]) -> dict[str, str]:
     last = {key: text.rpartition(".")[2] for key, text in plain.items()}
     taken = Counter(last.values())
     return {key: last[key] if taken[last[key]] == 1 else text for key, text in plain.items()}
-
-
-def _text(names: dict[str, str]) -> str:
-    return " ".join(f"{key}={value}" for key, value in names.items())
 
 
 def _count(runs: int) -> str:

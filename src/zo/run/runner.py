@@ -304,7 +304,7 @@ def _show(ending: str, directory: Path, more: Sequence[str] = ()) -> None:
     screen = Screen()
     for line in (ending, *more):
         screen.say(line, indent=2)
-    screen.say_path(directory, indent=2)
+    screen.say(str(directory), indent=2, wraps=False)
 
 
 def outcome(summary: Summary, patience: int | None) -> str:

@@ -42,16 +42,12 @@ class Screen:
     def __init__(self) -> None:
         self.console = Quietening(highlight=False, quiet=follows())
 
-    def say(self, line: str, indent: int = 0) -> None:
-        """Prints a line; on a terminal all of its rows are indented."""
-        if self.console.is_terminal:
+    def say(self, line: str, indent: int = 0, wraps: bool = True) -> None:
+        """Prints a line; on a terminal all of its rows are indented. A path does not wrap, so that it can be copied."""
+        if wraps and self.console.is_terminal:
             self.console.print(Padding(Text(line), (0, 0, 0, indent)))
         else:
             self.console.print(Text(" " * indent + line), soft_wrap=True)
-
-    def say_path(self, path: object, indent: int = 0) -> None:
-        """Prints a path on a line of its own, without a line break in it, so that it can be copied."""
-        self.console.print(Text(" " * indent + str(path)), soft_wrap=True)
 
 
 class Progress:

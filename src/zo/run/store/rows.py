@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +107,7 @@ def trajectory_of(directory: Path, rows: Sequence[Row] | None = None) -> Traject
         losses_per_step=len(rows[0][LOSSES]),
         written_by={"torch": importlib.metadata.version("torch"), "git": revision, "method": code},
     )
-    return Trajectory(path, header, [tuple(row[LOSSES]) for row in rows], _bests(rows))
-
-
-def _bests(rows: Sequence[Mapping[str, Any]]) -> dict[int, Best]:
-    return {
+    bests = {
         row["step"]: Best(
             row[f"eval/val_{measure.name}"],
             row[f"eval/test_{measure.name}"],
@@ -120,3 +116,4 @@ def _bests(rows: Sequence[Mapping[str, Any]]) -> dict[int, Best]:
         for row in rows
         if "best/weights" in row and (measure := in_row(row))
     }
+    return Trajectory(path, header, [tuple(row[LOSSES]) for row in rows], bests)
