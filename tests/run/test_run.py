@@ -15,7 +15,7 @@ from tests.support.runs import rows_of
 from tests.support.victims import what_it_came_to
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.run.assembly import Assembly, Session
-from zo.run.estimate import estimated
+from zo.run.fit import estimated
 from zo.run.logs.tracking import read_status
 from zo.run.results.replay import replay_to
 from zo.run.runner import run

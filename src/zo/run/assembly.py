@@ -43,7 +43,6 @@ from zo.weights.space import ParameterSpace
 if TYPE_CHECKING:
     from zo.lm.scoring.baselines import InContext, LinearProbe
     from zo.lm.scoring.texts import TextScorer
-    from zo.run.second_task import Also
 
 Evaluator: TypeAlias = "Scorer | InContext | LinearProbe"
 _encoded: dict[str, list[Encoded]] = {}
@@ -138,6 +137,41 @@ class Assembly:
 
 
 @dataclass
+class Also:
+    """A task that evaluations score beside the run's own: what the model learnt before, and should not lose.
+
+    Attributes:
+        name: Of the task.
+        examples: Its validation split.
+        evaluator: Scores them with the model that is trained.
+        digest: Of the examples.
+    """
+
+    name: str
+    examples: list[Encoded]
+    evaluator: Scorer
+    digest: str
+
+    @classmethod
+    def open(cls, cfg: RunConfig, loaded: Loaded, processes: Processes) -> Also:
+        """Loads its data.
+
+        Raises:
+            TaskError: If they cannot be had as configured, or do not fit the model.
+        """
+        try:
+            task, _ = complete(TaskConfig(**cfg.task.also))
+            validation = load_splits(task).validation
+            limits = replace(cfg.objective, name="task", function=None, functions={})
+            _, evaluator = scorers(loaded, task, limits, cfg.precision.loss, False, processes)
+            examples = tokenize(task, loaded.tokenizer, validation, cfg.model.kind)
+            evaluator.check(examples)
+        except TaskError as error:
+            raise TaskError(f"task.also: {error}") from error
+        return cls(task.name, examples, evaluator, digest_examples(validation))
+
+
+@dataclass
 class Session:
     """What a run works with: data as tokens, scorer, θ and optimizer.
 
@@ -154,7 +188,7 @@ class Session:
         notes: What a person should know of data and model, one sentence each.
         processes: That divide forward passes and evaluations.
         shards: Parts of a mini-batch.
-        also: Another task that evaluations score, if there is one.
+        also: See `Also`; None without another task.
     """
 
     train: list[Encoded]
@@ -231,9 +265,7 @@ class Session:
             train = [example.true_candidate_alone() for example in train]
         also = None
         if cfg.task.also:
-            from zo.run.second_task import Also
-
-            also = Also.open(cfg.task.also, loaded, cfg, dividing)
+            also = Also.open(cfg, loaded, dividing)
             read["also"] = also.digest
         read["weights"] = assembly.base
         if cfg.optimizer.name in OPTIMIZERS and cfg.optimizer.replays:
