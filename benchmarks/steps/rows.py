@@ -17,8 +17,9 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from analysis.paper.names import method_label
 from analysis.report.figures.drawing import draw as draw_chart
-from analysis.report.style import RAMP, look
+from analysis.report.style import RAMP
 from analysis.report.table import Column, Table
 from benchmarks.steps.cases import FORWARD, METHODS, PAPER_WAY, Case
 from benchmarks.steps.measure import Peak, Stepper, Times
@@ -164,7 +165,7 @@ def title(row: Any) -> str:
 
 def label(method: str) -> str:
     """Returns a method's name in print."""
-    return "one forward pass" if method == FORWARD else look(method).label
+    return "one forward pass" if method == FORWARD else method_label(method)
 
 
 def _remark(group: pd.DataFrame) -> str:

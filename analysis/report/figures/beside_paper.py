@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from analysis.paper.names import UNTRAINED, method_order, model_label
+from analysis.paper.names import UNTRAINED, method_label, method_order, model_label
 from analysis.paper.printed_numbers import Paper
 from analysis.report.figures.drawing import WIDTH, Figure
 from analysis.report.style import look
@@ -64,17 +64,17 @@ def _bars(rows: pd.DataFrame, label: str) -> tuple[pd.DataFrame, alt.LayerChart]
     methods = sorted(rows["method"].unique(), key=method_order)
     sources = sorted(rows["source"].unique())  # measured, paper
     order = [f"{method} {source}" for method in methods for source in sources]
-    styles = [look(method) for method in methods]
-    domain = [style.label for style in styles]
     shown = rows.assign(
         solid=[0.06 if source == "paper" else 1.0 for source in rows["source"]],
         place=rows["method"] + " " + rows["source"],
-        label=[look(method).label for method in rows["method"]],
-        model=[model_label(model) for model in rows["model"]],
+        label=rows["method"].map(method_label),
+        model=rows["model"].map(model_label),
         said=[f"{value:.1f}" if value < 100 else f"{value:,.0f}" for value in rows["value"]],
     )
     legend = alt.Legend(symbolType="square", symbolOpacity=1)
-    colours = alt.Scale(domain=domain, range=[style.colour for style in styles])
+    colours = alt.Scale(
+        domain=[*map(method_label, methods)], range=[look(method).colour for method in methods]
+    )
     colour = alt.Color("label:N", sort=None, scale=colours, legend=legend)
     solid = alt.FillOpacity("solid:Q", scale=None, legend=None)
     base = alt.Chart(shown[["model", "place", "label", "value", "said", "source", "solid"]]).encode(

@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.logs.frames import Frames
 from analysis.paper.names import (
     UNTRAINED,
+    method_label,
     method_order,
     model_label,
     task_label,
@@ -28,7 +29,7 @@ from analysis.report.figures.histories import (
     read,
     thin,
 )
-from analysis.report.style import RAMP, look
+from analysis.report.style import RAMP
 from analysis.select.trials import Trials
 
 NATS, STEP = "training loss (nats)", "step"
@@ -132,7 +133,7 @@ def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
             title = "each method at its chosen rate"
             there = [line for rows, line in mine if rows["chosen"].any()]
             if method is not None:
-                title, there = f"{look(method).label}, every rate", _by_rate(mine, method)
+                title, there = f"{method_label(method)}, every rate", _by_rate(mine, method)
             title += f" · {precision}" * (table["precision"].nunique() > 1)
             series += [line.assign(panel=title) for line in there]
     notes = [
@@ -172,7 +173,7 @@ def _rate_series(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
     for (method, _), of_method in finished.groupby(["method", "configuration"], sort=False):
         by_rate = of_method.groupby("lr")
         scores = 100 * by_rate["test_accuracy"].agg(["mean", "min", "max"])
-        words = look(str(method)).label
+        words = method_label(str(method))
         said: dict[str, Any] = {**panel, "series": words, "runs": " ".join(of_method["run_id"])}
         x, y = scores.index.to_numpy(float), scores["mean"].to_numpy()
         if method in UNTRAINED:
@@ -187,7 +188,7 @@ def _rate_series(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
     for (method, lr), at_rate in collapsed:
         n = len(at_rate)
         places = [lr * 1.08 ** (i - (n - 1) / 2) for i in range(n)]
-        words = f"{look(str(method)).label}, lr {lr:g}, collapsed"
+        words = f"{method_label(str(method))}, lr {lr:g}, collapsed"
         said = {**panel, "series": words, "runs": " ".join(at_rate["run_id"])}
         yield points(str(method), places, [-np.inf] * n, **said, shape="cross")
 
@@ -246,7 +247,7 @@ def _lines(
         if not there:
             continue
         mean, first, ids = mean_over(there, x, y), runs.iloc[0], " ".join(runs["run_id"])
-        words = look(first["method"]).label
+        words = method_label(first["method"])
         words += "" if first["method"] in UNTRAINED else f", lr {first['lr']:g}"
         words += ", collapsed" * bool((runs["status"] == "collapsed").any())
         words += f", mean of {len(runs)} seeds" if len(runs) > 1 else f", run {ids}"

@@ -23,7 +23,7 @@ import pandas as pd
 
 from analysis.logs.fragments import whole
 from analysis.logs.sources import CACHE
-from analysis.paper.names import method_order, plain
+from analysis.paper.names import method_label, method_order, plain
 from analysis.report.markdown import csv, write_texts
 from analysis.report.style import MUTED, look
 
@@ -122,16 +122,11 @@ def specification(figure: Figure, words: bool = True) -> dict[str, Any]:
         return spec
     notes = [line for note in figure.notes for line in wrap(note, NOTE_CHARACTERS)]
     spec["title"] = {"text": figure.title, "anchor": "middle"}
-    return with_notes(spec, notes) if notes else spec
-
-
-def with_notes(spec: dict[str, Any], notes: Sequence[str]) -> dict[str, Any]:
-    """A specification with lines of text below it."""
-    whole: dict[str, Any] = {
-        key: spec.pop(key) for key in ("$schema", "config", "datasets") if key in spec
-    }
-    below = {"text": list(notes), "orient": "bottom", "anchor": "start", "fontSize": 9}
-    return {**whole, "vconcat": [spec], "title": {**below, "color": "#555555"}}
+    if not notes:
+        return spec
+    of_all = {key: spec.pop(key) for key in ("$schema", "config", "datasets") if key in spec}
+    below = {"text": notes, "orient": "bottom", "anchor": "start", "fontSize": 9}
+    return {**of_all, "vconcat": [spec], "title": {**below, "color": "#555555"}}
 
 
 def points(
@@ -181,7 +176,7 @@ def line_panels(
 
 def _named(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with the method's name at the end of each line where a panel has few."""
-    frame = frame.assign(label=[look(method).label for method in frame["method"]])
+    frame = frame.assign(label=frame["method"].map(method_label))
     lines = frame[frame["shape"].isin(["line", "level"]) & (frame["end"] == "")]
     counts = lines.groupby(["panel", "quantity"])[["label", "line"]].nunique()
     if counts.empty or counts.to_numpy().max() > FEW:
@@ -193,7 +188,7 @@ def looks(frame: pd.DataFrame) -> dict[str, Any]:
     """Colour, mark and dashes of every method, for all panels; the legend has those without a text at their end."""
     named = frame.drop_duplicates("label").sort_values("method", key=lambda m: m.map(method_order))
     styles = [look(method) for method in named["method"]]
-    domain = [style.label for style in styles]
+    domain = list(named["label"])
     lines = frame[frame["shape"].isin(["line", "level"])]
     lines = lines if len(lines) else frame
     needed = set(lines.loc[lines["end"] == "", "label"])
