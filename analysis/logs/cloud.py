@@ -36,7 +36,7 @@ def read(projects: Sequence[str], cache_dir: Path) -> list[Fragment]:
 
 def _read_project(project: str, cache_dir: Path) -> list[Fragment]:
     directory = cache_dir / "cloud" / project.replace("/", "+")
-    with _as_log_error(f"the runs of {project} cannot be listed"):
+    with as_log_error(f"the runs of {project} cannot be listed"):
         runs = {run.id: run for run in _api().runs(project, per_page=RUNS_PER_PAGE, lazy=False)}
         stamps = {name: _stamp(run) for name, run in runs.items()}
     fetch = partial(_fetch, project, runs)
@@ -53,7 +53,7 @@ def _fetch(project: str, runs: Mapping[str, Any], wandb_id: str) -> Fragment:
     """Read one run's history."""
     place, run = f"{project}/{wandb_id}", runs[wandb_id]
     config = flatten(_numbers(run.config))
-    with _as_log_error(f"the history of {place} cannot be read"):
+    with as_log_error(f"the history of {place} cannot be read"):
         scan = run.scan_history(page_size=STEPS_PER_PAGE, use_cache=False)
         history = history_table(_by_step(scan))
     return Fragment(
@@ -98,14 +98,14 @@ def _api() -> Any:
     """W&B's interface."""
     import wandb  # here, since only this needs the whole of it
 
-    with _as_log_error("W&B cannot be asked"):
+    with as_log_error("W&B cannot be asked"):
         if not wandb.login(prompt=False):
             raise LogError("W&B needs a key: `wandb login`, or WANDB_API_KEY in the environment")
         return wandb.Api(timeout=TIMEOUT)
 
 
 @contextmanager
-def _as_log_error(what: str) -> Iterator[None]:
+def as_log_error(what: str) -> Iterator[None]:
     """Makes one sentence of an error in the block, of which W&B raises whatever its connection raised."""
     try:
         yield

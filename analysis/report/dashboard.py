@@ -16,7 +16,7 @@ from typing import Any
 import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 
-from analysis.logs.run_file import LogError
+from analysis.logs.cloud import as_log_error
 from analysis.report.figures.histories import SIGNALS
 from analysis.report.markdown import write_texts
 
@@ -42,14 +42,11 @@ def make(entity: str, project: str, directory: Path | None) -> list[str] | list[
         project: its project.
         directory: where a dry run writes; None sends.
     """
-    try:
+    with as_log_error("W&B did not take the workspace"):
         made = workspace(entity, project)
         if directory is None:
             return [made.save().url]
         text = made._to_model().model_dump_json(by_alias=True, indent=2)
-    except Exception as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise LogError(f"W&B did not take the workspace: {reason[0]}") from error
     return write_texts(directory, {"workspace.json": text})
 
 
