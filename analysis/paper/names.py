@@ -50,6 +50,10 @@ def model_label(model: str) -> str:
     return MODELS.get(model, {"name": model})["name"]
 
 
+LABELS = {"model": model_label, "task": task_label, "method": method_label}
+"""What a value belongs to -> what makes its name in print."""
+
+
 def method_order(method: str) -> tuple[int, str]:
     """Sorts methods as the tables do: zero-shot, the paper's, the others by name."""
     names = list(METHODS)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import yaml
 
-from analysis.paper.names import method_label, model_label, task_label
+from analysis.paper import names
 from analysis.paper.printed_numbers import digits
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Row, Table, number
 from analysis.select.cell_runs import EDGE
@@ -27,9 +27,7 @@ PROTOCOL = (
 )
 QUANTITIES = {"memory_gb": "GB", "step_ms": "ms"}
 LABELS: dict[str, Any] = {
-    "method": method_label,
-    "model": model_label,
-    "task": task_label,
+    **names.LABELS,
     "quantity": QUANTITIES.get,
     "run": "Run {}".format,
     "part": "({})".format,
@@ -82,7 +80,8 @@ def _grid(
     rows, columns, base = grid["rows"], grid["columns"], grid.get("base", {})
     cells = cells[(cells[list(base)] == pd.Series(base)).all(axis=1)]
     if "over" in grid:
-        cells, title = _over(cells, grid["over"]), f"{title}, over {method_label(grid['over'])}'s"
+        cells = _over(cells, grid["over"])
+        title += f", over {names.method_label(grid['over'])}'s"
     if isinstance(columns, dict):
         parts = [cells[(cells[list(c)] == pd.Series(c)).all(axis=1)] for c in columns.values()]
         cells = pd.concat([p.assign(head=h) for h, p in zip(columns, parts, strict=True)])
@@ -90,8 +89,8 @@ def _grid(
         words = [cells[key].map(LABELS.get(key, str)) for key in columns]
         cells = cells.assign(head=[" ".join(one) for one in zip(*words, strict=True)])
     heads = list(cells["head"].unique())
-    names = [grid["name"]] if "name" in grid else rows
-    content = Table(title, [*names, "", *heads], names=len(rows) + 1, caption=list(caption))
+    named = [grid["name"]] if "name" in grid else rows
+    content = Table(title, [*named, "", *heads], names=len(rows) + 1, caption=list(caption))
     for values, of_row in cells.groupby(rows, sort=False):
         selector = dict(zip(rows, values, strict=True))
         labels = [LABELS.get(key, str)(value) for key, value in selector.items()]

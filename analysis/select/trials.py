@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.logs.frames import FILE_COLUMNS, Frames
 from analysis.logs.run_file import LogError
-from analysis.paper.names import UNTRAINED, method_order, model_label, task_label, variant_name
+from analysis.paper.names import LABELS, UNTRAINED, method_order, variant_name
 from analysis.select.cell_runs import fill, shortfall
 from analysis.select.provenance import plain
 
@@ -146,9 +146,8 @@ def _trials(sweep: str, filled: pd.DataFrame, frames: Frames, notes: Sequence[st
 
 def _panels(table: pd.DataFrame) -> list[str]:
     """What tells each row's panel from the others; its task where it is alone."""
-    labels = {"model": model_label, "task": task_label}
     differing = [key for key in FACET if table[key].nunique() > 1] or ["task"]
-    parts = zip(*(table[key].map(labels.get(key, str)) for key in differing), strict=True)
+    parts = zip(*(table[key].map(LABELS.get(key, str)) for key in differing), strict=True)
     return [" · ".join(filter(None, part)) for part in parts]
 
 
