@@ -14,6 +14,7 @@
 
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -36,6 +37,7 @@ class Paper:
         return self.cells[self.cells["table"] == number]
 
 
+@cache
 def load() -> Paper:
     """Read all tables."""
     return Paper(pd.concat(map(_table, TABLES), ignore_index=True))

@@ -14,7 +14,7 @@ from analysis.logs.frames import Frames
 from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError
 from analysis.paper import printed_numbers
-from analysis.paper.printed_numbers import TABLES, Paper
+from analysis.paper.printed_numbers import TABLES
 from analysis.report import comparison, paper_tables
 from analysis.report.figures import beside_paper, curves
 from analysis.report.figures.drawing import write
@@ -23,7 +23,7 @@ from analysis.report.sweep import write_tables
 from analysis.select import trials
 from analysis.select.cell_runs import ROOT, fill, typed
 from analysis.select.comparison import settings_file
-from analysis.select.paper_cells import SWEEPS, beside
+from analysis.select.paper_cells import BEHIND, SWEEPS
 from analysis.select.provenance import foot
 
 DEFAULT_RUNS = ["out"]
@@ -63,15 +63,10 @@ class Call:
         named = self.asked.runs != DEFAULT_RUNS or self.asked.where
         files = [] if named else sorted(MEASURED.glob("*/runs.parquet"))
         own = [*self.asked.sweeps, *self.asked.of] or self.frames.sweeps
-        wanted = {*own, *(name for names in SWEEPS.values() for name in names)}
+        wanted = {*own, *BEHIND}
         behind = {path: {line["sweep"] for line in committed.lines(path)} for path in files}
         mine = [path for path, sweeps in behind.items() if wanted & sweeps]
         return committed.merge([self.frames, *map(committed.read, mine)])
-
-    @cached_property
-    def printed(self) -> Paper:
-        """The paper's numbers."""
-        return printed_numbers.load()
 
     def filled(self, sweeps: Sequence[str] = ()) -> pd.DataFrame:
         """The cells of some sweeps, or of all, with what their runs say."""
@@ -107,7 +102,8 @@ def report(call: Call) -> Paths:
     """One page of every table and figure, what was run first: DIR/report.html."""
     from analysis.report.page import build  # slow to import, as vl_convert is
 
-    page = build.report(build.Material(call.frames, call.known, call.filled(), call.printed))
+    material = build.Material(call.frames, call.known, call.filled(), printed_numbers.load())
+    page = build.report(material)
     yield from write_texts(call.results, {"report.html": page})
 
 
@@ -141,7 +137,7 @@ def _sweep(call: Call, name: str, filled: pd.DataFrame) -> Paths:
         yield from comparison.write_comparison(name, filled, call.known, directory)
         return
     yield from write_tables(there, directory)
-    figures = [*curves.sweep_figures(there), *beside_paper.efficiency(name, call.printed, there)]
+    figures = [*curves.sweep_figures(there), *beside_paper.efficiency(name, there)]
     for figure in figures:
         yield from write(figure, directory)
 
@@ -178,8 +174,7 @@ def paper(call: Call) -> Paths:
 
 def _paper(call: Call, numbers: Sequence[int], full: bool) -> Paths:
     filled = call.filled([sweep for number in numbers for sweep in SWEEPS.get(number, ())])
-    cells = beside(call.printed, filled)
-    results = list(paper_tables.build(numbers, call.printed, call.known.runs, cells, filled))
+    results = list(paper_tables.build(numbers, printed_numbers.load(), call.known.runs, filled))
     paths = paper_tables.write(results, call.results / "tables")
     paper_tables.show_results(results, full)
     yield from paths

@@ -1,4 +1,4 @@
-"""What is written: tables as csv, and all runs as parquet."""
+"""What is written: tables as csv, md and tex, and runs as parquet."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,15 @@ from analysis.logs import committed, manifests
 from analysis.logs.frames import FILE_COLUMNS, Frames
 from analysis.logs.history import EVALUATED
 from analysis.logs.run_file import LogError
+from analysis.report.table import Table, latex, markdown
 from analysis.select.cell_runs import TAKEN
 from analysis.select.provenance import plain
 
 OF_MACHINE = (
     *("optimizer.name", "lr", "optimizer.eps", "seed", "provenance.sources"),
     *("provenance.device", "provenance.git_dirty", "provenance.versions.torch"),
-    *(
-        "provenance.host_cores",
-        "provenance.threads",
-        "provenance.cpu_capability",
-        "precision.noise",
-    ),
+    *("provenance.host_cores", "provenance.threads", "provenance.cpu_capability"),
+    "precision.noise",
 )
 """What says of a kept run which it is, of which code and on which machine it was made."""
 
@@ -32,6 +29,12 @@ LARGE = ("best/test_predictions", "test/labels")
 def csv(frame: pd.DataFrame, digits: str | None = None) -> str:
     """The text of a csv file; `digits`: the format of its numbers, None for all that they have."""
     return frame.to_csv(index=False, lineterminator="\n", float_format=digits)
+
+
+def table_texts(stem: str, text: str, tables: Sequence[Table], tex: bool = True) -> dict[str, str]:
+    """The files of a table, or of its parts, by their names: csv (`text`), md and, if asked for, tex."""
+    texts = {f"{stem}.csv": text, f"{stem}.md": "\n".join(map(markdown, tables))}
+    return texts | ({f"{stem}.tex": "\n".join(map(latex, tables))} if tex else {})
 
 
 def write_texts(directory: Path, texts: Mapping[str, str]) -> list[Path]:

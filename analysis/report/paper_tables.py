@@ -14,11 +14,11 @@ from rich.text import Text
 
 from analysis.paper.printed_numbers import TABLES, Paper
 from analysis.report import paper_settings
-from analysis.report.markdown import csv, write_texts
+from analysis.report.markdown import csv, table_texts, write_texts
 from analysis.report.paper_layout import TITLES, Result, layouts
-from analysis.report.table import console, latex, latex_text, markdown, show
+from analysis.report.table import console, latex_text, show
 from analysis.select.cell_runs import shortfall
-from analysis.select.paper_cells import FAILED, SWEEPS, wanted
+from analysis.select.paper_cells import BEHIND, FAILED, SWEEPS, beside, wanted
 from analysis.select.provenance import foot
 
 DOCUMENT = r"""\documentclass{article}
@@ -33,14 +33,11 @@ DOCUMENT = r"""\documentclass{article}
 
 
 def build(
-    numbers: Iterable[int],
-    paper: Paper,
-    runs: pd.DataFrame,
-    frame: pd.DataFrame,
-    filled: pd.DataFrame,
+    numbers: Iterable[int], paper: Paper, runs: pd.DataFrame, filled: pd.DataFrame
 ) -> Iterable[Result]:
-    """The tables; `frame`: see `analysis.select.paper_cells`, `filled`: the cells of the sweeps behind it."""
-    sizes = wanted(paper)
+    """The tables; `filled`: the cells of the sweeps behind them, and maybe of others."""
+    sizes, filled = wanted(paper), filled[filled["sweep"].isin(BEHIND)]
+    frame = beside(paper, filled)
     for number in numbers:
         if number in SWEEPS:
             yield _from_runs(number, frame, filled, runs, {s: sizes[s] for s in SWEEPS[number]})
@@ -56,10 +53,7 @@ def write(results: Sequence[Result], directory: Path) -> list[Path]:
     """Write csv, md and tex of each table, and all.tex; two paths that stand for them."""
     texts: dict[str, str] = {}
     for result in results:
-        stem = f"table{result.number}"
-        texts[f"{stem}.csv"] = csv(result.frame)
-        texts[f"{stem}.md"] = "\n".join(map(markdown, result.pages))
-        texts[f"{stem}.tex"] = "\n".join(map(latex, result.pages))
+        texts |= table_texts(f"table{result.number}", csv(result.frame), result.pages)
     inputs = [
         f"\\section*{{Table {number}. {latex_text(TITLES[number])}}}\n\\noindent\\input{{table{number}.tex}}\\clearpage"
         for number in TABLES

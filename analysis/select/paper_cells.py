@@ -48,6 +48,8 @@ SWEEPS = {
     for number in (1, 3, 4, 5, 11, 12)
 }
 """Table -> the sweeps that its cells come from."""
+BEHIND = frozenset(SWEEP_OF.values())
+"""The sweeps behind all of them."""
 COMPARED = (
     (1, "mean", [""], ["model", "task"], 2),
     (1, "std", [""], ["model", "task"], 2),
@@ -63,7 +65,6 @@ Tables 1 and 3: the two best of a column, of a model; standard deviations on the
 Table 5 does not say; (a) and (b) are compared per row, as in Table 12, (c) per row, (d) per column.
 """
 FAILED = ("collapsed", "finished")  # what counts as measured
-MISSING, NOWHERE = "missing", "nowhere"
 KEY = ["sweep", "model", "task", "optimizer", "k", "noise", "seed"]
 """What a printed cell and a row of `over_seeds` are matched by; the seed is ALL_SEEDS for a mean over the seeds."""
 ALL_SEEDS = -1
@@ -172,7 +173,7 @@ def _measured(keys: pd.DataFrame, printed: pd.DataFrame, filled: pd.DataFrame) -
     found["lacking"] = np.maximum(found["lacking"].fillna(0), found["runs"] - ended)
     found["seeds"] = found["seeds"].fillna(found["of_seeds"])
     known = there | (printed["status"] != "absent")
-    found["status"] = found["status"].fillna(known.map({True: MISSING, False: NOWHERE}))
+    found["status"] = found["status"].fillna(known.map({True: "missing", False: "nowhere"}))
     counts = found[["n", "seeds", "collapsed"]].fillna(0).astype(int)
     lost = counts["collapsed"].where(found["status"] != "collapsed", 0)
     values = pd.Series(np.nan, found.index)

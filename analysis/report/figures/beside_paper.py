@@ -9,7 +9,7 @@ import altair as alt
 import pandas as pd
 
 from analysis.paper.names import UNTRAINED, method_label, method_order, model_label
-from analysis.paper.printed_numbers import Paper
+from analysis.paper.printed_numbers import load
 from analysis.report.figures.drawing import WIDTH, Figure
 from analysis.report.style import look
 from analysis.select.paper_cells import GIB_IN_GB
@@ -20,11 +20,11 @@ QUANTITIES = {"memory_gb": "peak memory (GB)", "step_ms": "time per step (ms)"}
 NOTHING = "Nothing of this has been measured yet: what is drawn is what the paper prints."
 
 
-def efficiency(sweep: str, paper: Paper, trials: Trials | None) -> list[Figure]:
+def efficiency(sweep: str, trials: Trials | None) -> list[Figure]:
     """Memory and time per step by model and method, the paper's beside them for its own sweep; none without numbers."""
     data = _measured_efficiency(trials)
     if sweep == EFFICIENCY:
-        rows = paper.table(4)[["model", "method", "quantity", "value"]]
+        rows = load().table(4)[["model", "method", "quantity", "value"]]
         parts = [rows.assign(source="paper"), *([data] if len(data) else [])]
         data = pd.concat(parts, ignore_index=True)
     if data.empty:
@@ -33,10 +33,10 @@ def efficiency(sweep: str, paper: Paper, trials: Trials | None) -> list[Figure]:
     chart = alt.hconcat(*(bars for _, bars in panels), spacing=24)
     frame = pd.concat([rows for rows, _ in panels], ignore_index=True)
     devices = sorted(data["device"].dropna().unique()) if "device" in data else []
-    notes = [
+    measured = (
         f"Measured on {', '.join(devices)}: medians over the seeds at the chosen learning rate."
-    ]
-    notes = notes if devices else [NOTHING]
+    )
+    notes = [measured if devices else NOTHING]
     if any(device.startswith("cpu") for device in devices):
         notes.append("On a CPU, memory is the peak of the whole process, libraries included.")
     notes += ["Hollow: the paper, on an H200."] * (sweep == EFFICIENCY)

@@ -22,12 +22,10 @@ from analysis.report.page import rows
 from analysis.report.paper_tables import build as paper_tables
 from analysis.report.sweep import method_frame, method_table
 from analysis.report.table import Table
-from analysis.select.paper_cells import SWEEPS, beside
 from analysis.select.paper_cells import wanted as wanted_runs
 from analysis.select.trials import of_name
 
 HERE = Path(__file__).parent
-FILTERS = rows.LABELS
 Block: TypeAlias = Any
 """A `Table`, or a mapping with what page.html needs of another kind of block."""
 
@@ -120,21 +118,17 @@ def _sweep(material: Material, sweep: str) -> list[Block]:
     going = mine[mine["status"] == "unfinished"]
     if len(going):
         blocks.append(rows.runs_table(going, f"{sweep}: running, killed or failed"))
-    drawn = [*sweep_figures(there), *efficiency(sweep, material.paper, there)]
+    drawn = [*sweep_figures(there), *efficiency(sweep, there)]
     return [*blocks, *figures(drawn, there.notes)]
 
 
 def _paper(material: Material) -> Iterator[Block]:
     """The paper's tables beside what was measured."""
-    behind = {sweep for names in SWEEPS.values() for sweep in names}
-    asked = material.filled[material.filled["sweep"].isin(behind)]
-    beside_printed = beside(material.paper, asked)
-    blocks = []
-    for result in paper_tables(TABLES, material.paper, material.known.runs, beside_printed, asked):
-        blocks.append(folded(f"Table {result.number}", result.summary, result.pages))
+    results = paper_tables(TABLES, material.paper, material.known.runs, material.filled)
+    blocks = [folded(f"Table {one.number}", one.summary, one.pages) for one in results]
     if EFFICIENCY not in material.frames.sweeps:
         there = of_name(EFFICIENCY, material.filled, material.known)
-        drawn = figures(efficiency(EFFICIENCY, material.paper, there))
+        drawn = figures(efficiency(EFFICIENCY, there))
         blocks.append(folded("Figure 2", "memory and time", drawn))
     yield section("paper", "The paper's tables", blocks)
 
@@ -151,7 +145,7 @@ def _filters(sections: Sequence[Block]) -> dict[str, list[tuple[int, str, str]]]
 
     found = list(facets(sections))
     filters = {}
-    for key, words in FILTERS.items():
+    for key, words in rows.LABELS.items():
         values = {facet[key] for facet in found if facet.get(key, "-") not in ("", "-")}
         ordered = sorted(values, key=method_order if key == "method" else lambda v: (0, v))
         filters[key] = [(n, value, words(value)) for n, value in enumerate(ordered, 1)]

@@ -1,22 +1,16 @@
 """The page's head and its tables of runs."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
 from analysis.logs.frames import Frames
-from analysis.paper.names import method_label, model_label, task_label
+from analysis.paper import names
 from analysis.report.table import ABSENT, Cell, Column, Row, Table, number
-from analysis.select.paper_cells import SWEEPS
+from analysis.select.paper_cells import BEHIND
 from analysis.select.provenance import revisions
 
-LABELS: dict[str, Callable[[str], str]] = {
-    "model": model_label,
-    "task": task_label,
-    "method": method_label,
-    "precision": str,
-}
+LABELS = names.LABELS | {"precision": str}
 """What the page filters by, and its words."""
 COLUMNS = {key: f"{'optimizer' if key == 'method' else key}.name" for key in LABELS}
 RUNNING = "running or killed"
@@ -28,7 +22,7 @@ def headline(frames: Frames, filled: pd.DataFrame, wanted: int) -> dict[str, Any
     `wanted`: how many runs the paper's tables have.
     """
     runs, sweeps = frames.runs, frames.sweeps
-    asked = filled[filled["sweep"].isin([name for names in SWEEPS.values() for name in names])]
+    asked = filled[filled["sweep"].isin(BEHIND)]
     known = int((asked["status"] == "finished").sum())
     tiles = [
         ("Runs", len(runs), "read for this page", counted(runs)),
@@ -77,10 +71,8 @@ RUN: dict[str, Column] = {
 
 def runs_table(runs: pd.DataFrame, title: str, name: str = "") -> Table:
     """One row per run, whatever became of it."""
-    names = {
-        key: runs.reindex(columns=[column])[column].fillna("") for key, column in COLUMNS.items()
-    }
-    records = runs.assign(**names).to_dict("records")
+    named = runs.reindex(columns=list(COLUMNS.values())).fillna("")
+    records = runs.assign(**named.set_axis(list(COLUMNS), axis=1)).to_dict("records")
     facets = [{key: row[key] for key in LABELS} for row in records]
     caption = [
         "A run without an exit code goes on, or was killed. `ms per step` is the median; on a CPU, memory is the whole "
