@@ -15,14 +15,14 @@ from analysis.logs.frames import Frames
 from analysis.logs.history import evaluations
 from analysis.paper.names import method_label, model_label, task_label
 from analysis.report.figures.drawing import PASSES, WIDTH, Figure, line_panels, looks, points, write
-from analysis.report.markdown import csv, write_texts
-from analysis.report.table import Cell, Column, Row, Table, console, latex, markdown, number, show
+from analysis.report.markdown import csv, table_texts, write_texts
+from analysis.report.table import Cell, Column, Row, Table, console, number, show
 from analysis.select.comparison import (
     AT_END,
     BASE,
     LOSSES,
     OTHER,
-    SHARES,
+    SHARED,
     budget_of,
     choices,
     criterion_of,
@@ -52,7 +52,6 @@ TO_LEVEL = (
     "ratio to those of {} over the same seeds, its 95 % interval (Student, logarithms), and p after Holm's correction."
 )
 CENSORED = "{} of {} seeds arrive; the others count with the whole budget"
-SHARED = dict(zip(SHARES, LOSSES, strict=True))
 MOST_NAMED = 8  # lines of a figure with the memory of each
 ROW = 15  # pixels of a line in the figure of differences
 MINUS = "minus the first line's, 95 %"
@@ -79,7 +78,7 @@ def comparison(
     if (cells.groupby("line")["lr"].nunique() > 1).any():  # it tunes
         by, words = criterion_of(cells)
         frame = choices(runs[runs["steps"] > 0], by=by).sort_values("loss", ignore_index=True)
-        said = [TUNED.format(_lower(what[0]), words), *below]
+        said = [TUNED.format(what[0][0].lower() + what[0][1:], words), *below]
         return frame, _tuning_table(title, frame, said), []
     chosen = _chosen(sweep)
     frame = lines_frame(runs, float(first["equivalence_margin"]))
@@ -101,8 +100,7 @@ def write_comparison(
     frame, table, figures = comparison(sweep, filled, frames)
     name = "comparison" if figures else "tuning"
     show(table, console(200))
-    texts = {f"{name}.csv": csv(frame, "%.6g"), f"{name}.md": markdown(table)}
-    texts |= {f"{name}.tex": latex(table)} if figures else {}
+    texts = table_texts(name, csv(frame, "%.6g"), [table], tex=bool(figures))
     drawn = [path for figure in figures for path in write(figure, directory)]
     return [*write_texts(directory, texts), *drawn]
 
@@ -168,10 +166,6 @@ def _interval(row: Row) -> Cell:
     return Cell(" to ".join(ends) if pd.notna(row["low"]) else "")
 
 
-def _lower(words: str) -> str:
-    return words[:1].lower() + words[1:]
-
-
 def _table(
     title: str, frame: pd.DataFrame, caption: list[str], name: str, test: str, levels: list[float]
 ) -> Table:
@@ -227,24 +221,16 @@ def _figure(title: str, frame: pd.DataFrame, what: tuple[str, str]) -> Figure:
     rows = frame.assign(method=[line.partition(",")[0] for line in frame["line"]])
     trained = rows[rows["passes"] > 0]
     own = trained[trained["line"] == trained["method"]]
-    over: dict[str, Any] = {"quantity": what[0], "axis": "per cent of the budget"}
+    at: dict[str, Any] = {"panel": "losses", "quantity": what[0], "axis": "per cent of the budget"}
     beside: dict[str, Any] = {"panel": MINUS, "quantity": "", "axis": what[1]}
     curves = [
-        points(
-            row["method"],
-            shares,
-            [row[key] for key in keys],
-            series=row["line"],
-            panel="losses",
-            **over,
-        )
+        points(row["method"], shares, [row[key] for key in keys], series=row["line"], **at)
         for row in (own if len(own) else trained).to_dict("records")
     ]
     gaps = []
     for place, row in enumerate(rows[rows["low"].notna()].to_dict("records")):
-        ends: dict[str, Any] = {"low": [row["low"]], "high": [row["high"]]}
-        ends["series"] = row["line"]
-        gaps.append(points(row["method"], [row["gap"]], [place], shape="points", **ends, **beside))
+        said = {**beside, "series": row["line"], "low": [row["low"]], "high": [row["high"]]}
+        gaps.append(points(row["method"], [row["gap"]], [place], shape="points", **said))
     everything = pd.concat([*curves, *gaps], ignore_index=True)
     if not gaps:
         return Figure("comparison", title, everything, line_panels(pd.concat(curves)))

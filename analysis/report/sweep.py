@@ -4,35 +4,15 @@ Files in DIR/<sweep>/ are table.{csv,md,tex}, grid.{csv,md} and runs.csv; the pa
 files hold what the runs logged, unrounded, in the units of docs/reference/run-directory.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.paper.names import (
-    UNTRAINED,
-    ZERO_SHOT,
-    method_label,
-    model_label,
-    plain,
-    task_label,
-    uncounted,
-)
-from analysis.report.markdown import csv, write_texts
-from analysis.report.table import (
-    ABSENT,
-    COLLAPSED,
-    Cell,
-    Column,
-    Row,
-    Table,
-    console,
-    latex,
-    markdown,
-    number,
-    show,
-)
+from analysis.paper.names import LABELS, UNTRAINED, ZERO_SHOT, method_label, plain, uncounted
+from analysis.report.markdown import csv, table_texts, write_texts
+from analysis.report.table import ABSENT, COLLAPSED, Cell, Column, Row, Table, console, number, show
 from analysis.select.cell_runs import EDGE, LOWER, OF_UNIT, choose, over_seeds, right_answers
 from analysis.select.provenance import foot, sources
 from analysis.select.trials import FACET, Trials
@@ -68,14 +48,9 @@ def write_tables(trials: Trials, directory: Path) -> list[Path]:
     shown, shown_grid = method_table(trials, frame), grid_table(trials, grid)
     if (trials.table["measure"] == "accuracy").all():
         frame, grid = (one.drop(columns="measure") for one in (frame, grid))
-    texts = {
-        "table.csv": csv(frame),
-        "table.md": markdown(shown),
-        "table.tex": latex(shown),
-        "grid.csv": csv(grid),
-        "grid.md": markdown(shown_grid),
-        "runs.csv": csv(sources(trials.runs)),
-    }
+    texts = table_texts("table", csv(frame), [shown])
+    texts |= table_texts("grid", csv(grid), [shown_grid], tex=False)
+    texts["runs.csv"] = csv(sources(trials.runs))
     terminal = console(100)
     show(shown_grid, terminal)
     show(shown, terminal)
@@ -127,8 +102,8 @@ def grid_frame(trials: Trials) -> pd.DataFrame:
 
 def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
     """The frame of `method_frame` as a table; `name`: its id on the page."""
-    digits = ".2f" if frame["seeds"].max() > 1 else ".1f"
-
+    several_seeds = frame["seeds"].max() > 1
+    digits = ".2f" if several_seeds else ".1f"
     unit = _unit(frame)
     settings = bool(frame.duplicated(["model", "task", "precision", "method"]).any())
 
@@ -142,27 +117,23 @@ def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
             + method_label(row["method"])
         ),
         **_names(frame),
-        "lr": lambda row: _cell(row, "lr", "g", notes=tuple(_rate_notes(row))),
-        "best step": lambda row: _cell(row, "best_step", ",.0f"),
+        "lr": _known("lr", "g", _rate_notes),
+        "best step": _known("best_step", ",.0f"),
         heading(f"val. {unit}", "val_n"): lambda row: _score(row, "val_accuracy", digits),
         heading(f"test {unit}", "test_n"): lambda row: _score(row, "test_accuracy", digits),
         "95 % interval": _interval,
-        "gain, points": lambda row: _cell(row, "gain_points", "+.1f"),
-        "p": lambda row: _cell(row, "p_mcnemar", ".2g"),
-        "p, MeZO": lambda row: _cell(row, "p_mezo", ".2g"),
-        "ms per step": lambda row: _cell(row, "step_ms", ".1f"),
-        "passes per step": lambda row: _cell(
-            row, "forwards_per_step", "g", notes=uncounted([row["method"]])
-        ),
-        "passes to best": lambda row: _cell(
-            row, "forwards_to_best", ",.0f", notes=uncounted([row["method"]])
-        ),
+        "gain, points": _known("gain_points", "+.1f"),
+        "p": _known("p_mcnemar", ".2g"),
+        "p, MeZO": _known("p_mezo", ".2g"),
+        "ms per step": _known("step_ms", ".1f"),
+        "passes per step": _known("forwards_per_step", "g", _uncounted),
+        "passes to best": _known("forwards_to_best", ",.0f", _uncounted),
     }
-    if _several(frame):
+    if several_seeds or _differing(frame):
         columns |= {
             "n": lambda row: Cell(f"{row['n']} of {row['seeds']}", float(row["n"])),
             "collapsed": ("collapsed", ".0f"),
-            "GiB": lambda row: _cell(row, "peak_gib", ".2f"),
+            "GiB": _known("peak_gib", ".2f"),
         }
     records = frame.to_dict("records")
     return Table.of(
@@ -171,7 +142,7 @@ def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
         columns,
         names=1 + len(_differing(frame)),
         caption=[
-            *_caption(trials, several_seeds=frame["seeds"].max() > 1),
+            *_caption(trials, several_seeds),
             *[f"{BEST}the method's best setting on validation."] * settings,
             *trials.notes,
         ],
@@ -190,7 +161,7 @@ def grid_table(trials: Trials, frame: pd.DataFrame) -> Table:
         "lr": ("lr", "g"),
         f"val. {_unit(frame)}": lambda row: _score(row, "val_accuracy", ".1f"),
         f"test {_unit(frame)}": lambda row: _score(row, "test_accuracy", ".1f"),
-        "best step": lambda row: _cell(row, "best_step", ",.0f"),
+        "best step": _known("best_step", ",.0f"),
         "status": _became,
     }
     said = "→ is the chosen learning rate, * a collapsed run, – one that has not finished."
@@ -255,18 +226,12 @@ def _differing(frame: pd.DataFrame) -> list[str]:
     return [key for key in keys if frame[key].nunique() > 1]
 
 
-def _several(frame: pd.DataFrame) -> bool:
-    """Whether the sweep has several settings or seeds."""
-    return bool(_differing(frame)) or frame["seeds"].max() > 1
-
-
 def _names(frame: pd.DataFrame) -> dict[str, Column]:
     """The columns of what names a row beside its method."""
-    labels: dict[str, Column] = {
-        "model": lambda row: model_label(row["model"]),
-        "task": lambda row: task_label(row["task"]),
+    return {
+        key: lambda row, key=key: LABELS.get(key, str)(row[key])  # type: ignore[misc]
+        for key in _differing(frame)
     }
-    return {key: labels.get(key, key) for key in _differing(frame)}
 
 
 def _unit(frame: pd.DataFrame) -> str:
@@ -299,6 +264,17 @@ def _cell(row: Row, key: str, form: str, factor: float = 1, notes: tuple[str, ..
     if key == "test_accuracy":
         known |= {"runs": row.get("run_ids", ""), "kind": "measured"}
     return number(row[key], form, factor, **known)
+
+
+def _known(
+    key: str, form: str, notes: Callable[[Row], Iterable[str]] = lambda row: ()
+) -> Callable[[Row], Cell]:
+    """What makes the cell of a number of a finished run, with its notes."""
+    return lambda row: _cell(row, key, form, notes=tuple(notes(row)))
+
+
+def _uncounted(row: Row) -> tuple[str, ...]:
+    return uncounted([row["method"]])
 
 
 def _interval(row: Row) -> Cell:

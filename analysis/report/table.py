@@ -98,7 +98,7 @@ class Table:
     def numeric(self) -> list[bool]:
         """Which columns hold numbers, by their values."""
         return [
-            self.right(i) and any(row[i].value is not None for row in self.frame.to_numpy())
+            i >= self.names and any(row[i].value is not None for row in self.frame.to_numpy())
             for i in range(len(self.columns))
         ]
 
@@ -123,10 +123,6 @@ class Table:
     def below(self) -> list[str]:
         """The lines below the table: footnotes, then the caption."""
         return [*(f"{_letter(i)} {note}" for i, note in enumerate(self.notes)), *self.caption]
-
-    def right(self, i: int) -> bool:
-        """Whether a column stands to the right."""
-        return i >= self.names
 
 
 def _made(row: Row, column: Column) -> Cell | str:
@@ -156,7 +152,7 @@ def number(value: Any, form: str, factor: float = 1.0, **more: Any) -> Cell:
 def markdown(table: Table) -> str:
     """GitHub's Markdown."""
     shown = table.frame.map(lambda cell: table.shown(cell, "**{}**".format, escape)).to_numpy()
-    rule = ["---:" if table.right(i) else "---" for i in range(len(table.columns))]
+    rule = ["---:" if i >= table.names else "---" for i in range(len(table.columns))]
     lines = ["| " + " | ".join(row) + " |" for row in (table.columns, rule, *shown)]
     below = [f"{escape(line)}\n" for line in table.below]
     return "\n".join([f"### {table.title}\n", *lines, "", *below])
@@ -167,7 +163,7 @@ def latex(table: Table) -> str:
     shown = table.frame.map(lambda cell: table.shown(cell, r"\textbf{{{}}}".format, latex_text))
     rows = [" & ".join(row) + r" \\" for row in shown.to_numpy()]
     rows = [r"\addlinespace " * (i > 0 and i in table.breaks) + row for i, row in enumerate(rows)]
-    layout = "".join("r" if table.right(i) else "l" for i in range(len(table.columns)))
+    layout = "".join("r" if i >= table.names else "l" for i in range(len(table.columns)))
     lines = [
         f"% {table.title}. Needs \\usepackage{{booktabs}}.",
         rf"\begin{{tabular}}{{{layout}}}",
@@ -212,7 +208,7 @@ def _grid(table: Table, count: int) -> Grid:
     for i, column in enumerate(table.columns[:count]):
         width = max(map(len, [*column.split(), *(row[i].plain for row in texts)]), default=1)
         header = Text("\n".join(wrap(column, width)))  # no wider than the cells below it
-        grid.add_column(header, justify="right" if table.right(i) else "left", no_wrap=True)
+        grid.add_column(header, justify="right" if i >= table.names else "left", no_wrap=True)
     for i, row in enumerate(texts):
         if i in table.breaks and i:
             grid.add_section()

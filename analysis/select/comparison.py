@@ -23,7 +23,8 @@ SHARES = (12.5, 25, 50, 100)
 """Per cent of the budget at which losses are read, at the nearest evaluation within a factor of NEAR."""
 
 NEAR = 1.2
-LOSSES = [f"loss_{share:g}" for share in SHARES]
+SHARED = {share: f"loss_{share:g}" for share in SHARES}
+LOSSES = list(SHARED.values())
 AT_END, AREA = LOSSES[-1], "area"
 TIE = 2e-5  # nats between settings of which neither is called the better one
 BETTER, WORSE, OPEN = "better", "worse", "not decided"
@@ -67,10 +68,8 @@ def _curve(run: Mapping[Any, Any], frames: Frames, untrained: float) -> pd.DataF
     at = [run["steps"] * share / 100 for share in SHARES]
     if run["status"] == "collapsed":
         if np.isnan(untrained):
-            what = f"run {run['run_id']} of {run['sweep']} collapsed"
-            raise LogError(
-                f"{what}, and the loss of the untrained model is not known: run zero_shot"
-            )
+            known = "and the loss of the untrained model is not known: run zero_shot"
+            raise LogError(f"run {run['run_id']} of {run['sweep']} collapsed, {known}")
         lost = float(np.nanmax([untrained, *curve["loss"][np.isfinite(curve["loss"])].tail(1)]))
         end = pd.DataFrame({"step": [float(run["steps"])], "loss": [lost]})
         beyond = [s for s in at if curve.empty or s > curve["step"].max()]
@@ -90,7 +89,7 @@ def _measures(
         return dict.fromkeys([*LOSSES, AREA], float(loss[-1]))
     share = 100 * curve["step"].to_numpy(float) / run["steps"]
     found = {"pass_ms": run["step_ms"] * run["steps"] / budget}
-    for name, wanted in zip(LOSSES, SHARES, strict=True):
+    for wanted, name in SHARED.items():
         i = np.abs(share - wanted).argmin()
         found[name] = loss[i] if wanted / NEAR < share[i] < wanted * NEAR else float("nan")
     passes = pd.DataFrame({"forwards": share / 100 * budget, "loss": loss})[share > 0]
@@ -153,10 +152,9 @@ def settings_file(sweep: str, cells: pd.DataFrame, frames: Frames, said: str, be
     runs = run_losses(cells, frames)
     by, words = criterion_of(cells)
     chosen = choices(runs[runs["steps"] > 0], best, by).round({"loss": 6})
-    head = (
-        f"# Written by `python -m analysis choose {sweep}`: of each line the {best} of lowest loss"
-    )
-    return f"{head} {words}.\n# {said}\n" + chosen.to_csv(index=False, lineterminator="\n")
+    head = f"# Written by `python -m analysis choose {sweep}`: "
+    head += f"of each line the {best} of lowest loss {words}.\n# {said}\n"
+    return head + chosen.to_csv(index=False, lineterminator="\n")
 
 
 def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
@@ -197,10 +195,9 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
     frame = frame.join(_mean(runs.assign(gap=_gaps(runs, method)), "gap", "own"))
     for i in range(runs.columns.str.fullmatch(r"passes_\d+").sum()):
         frame = frame.join(_to_level(runs[runs["steps"] > 0], i, base))
-    order = frame["role"] == OTHER
-    return (
-        frame.assign(order=order).sort_values(["order", AT_END]).drop(columns="order").reset_index()
-    )
+    by_loss = frame.sort_values(AT_END, kind="stable").reset_index()
+    other = by_loss["role"] == OTHER
+    return pd.concat([by_loss[~other], by_loss[other]], ignore_index=True)
 
 
 def _to_level(runs: pd.DataFrame, i: int, base: str) -> pd.DataFrame:
