@@ -6,6 +6,7 @@ cells.parquet          the lines of their sweeps' manifests
 """
 
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -41,16 +42,13 @@ def lines(path: Path) -> list[manifests.Line]:
 def merge(parts: Sequence[Frames]) -> Frames:
     """Several frames as one; of a run that two have the first one's counts, and `replaced` says how far they differ."""
     replaced = {run_id: gap for part in parts for run_id, gap in part.replaced.items()}
-    for i, part in enumerate(parts):
-        for other in parts[:i]:
-            for run_id in sorted({*part.runs["run_id"]} & {*other.runs["run_id"]}):
-                replaced[run_id] = _difference(
-                    *(of.history.one(run_id, [LOSS]) for of in (part, other))
-                )
+    for one, other in combinations(parts, 2):
+        for run_id in sorted({*one.runs["run_id"]} & {*other.runs["run_id"]}):
+            histories = (part.history.one(run_id, [LOSS]) for part in (one, other))
+            replaced[run_id] = _difference(*histories)
     runs = pd.concat([part.runs for part in parts], ignore_index=True)
     runs = runs.drop_duplicates("run_id").sort_values("run_id", ignore_index=True)
-    histories = [part.history for part in reversed(parts)]
-    rows = {run_id: own for history in histories for run_id, own in history.rows.items()}
+    rows = {run_id: own for part in reversed(parts) for run_id, own in part.history.rows.items()}
     unidentified = tuple(path for part in parts for path in part.unidentified)
     lines = [line for part in parts for line in part.lines]
     return Frames(runs, History(rows), unidentified, lines, replaced)

@@ -149,10 +149,8 @@ def _attempts(fragment: Fragment) -> int:
 def _run_row(run_id: str, fragments: Sequence[Fragment], history: History) -> dict[str, Any]:
     """Merge the fragments of one run, in order, into its row of `runs`."""
     logged: dict[str, Any] = {}
-    for fragment in fragments:
-        logged |= fragment.config
-    for fragment in fragments:
-        logged |= fragment.summary
+    for said in (*(f.config for f in fragments), *(f.summary for f in fragments)):
+        logged |= said
     rows = history.one(run_id, [FORWARDS, EVALUATION])
     clash = sorted(logged.keys() & set(FILE_COLUMNS))
     if clash:

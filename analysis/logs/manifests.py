@@ -94,8 +94,8 @@ def _plain(line: Line) -> dict[str, Any]:
     data = {key: value for key, value in inputs.items() if key != CODE}
     facet = {key: value for key, value in variant.items() if not key.startswith("optimizer.")}
     texts = {"variant": variant, "inputs": inputs, "data": data, "facet": facet}
-    row = {"line": "", "role": "", "equivalence_margin": float("nan"), "settings": "", **line}
-    row.setdefault("command", "")
+    row: dict[str, Any] = dict.fromkeys(("line", "role", "settings", "command"), "")
+    row |= {"equivalence_margin": float("nan"), **line}
     row["levels"] = json.dumps(line["levels"]) if line.get("levels") else None
     row["changed"] = ",".join(line.get("changed", ()))
     return row | {key: json.dumps(value, sort_keys=True) for key, value in texts.items()}

@@ -114,7 +114,6 @@ def state(paper: Paper, runs: pd.DataFrame) -> Result:
     frame = frame.fillna({"model": "", "precision": "", "runs": 0}).astype({"runs": int})
     per_parameter = frame["state_mib"] * BYTES_PER_MIB / frame["parameters"]
     frame.insert(len(frame.columns) - 1, "bytes_per_parameter", per_parameter)
-    makes = command("table4")
     first = ~frame["method"].duplicated()
     shown = frame.assign(method=frame["method"].map(method_label))
     words = ["method", "memory", "additional_space"]
@@ -138,7 +137,7 @@ def state(paper: Paper, runs: pd.DataFrame) -> Result:
     page = Table.of(f"Table 2. {TITLES[2]}", shown.to_dict("records"), columns, **more)
     without = [method_label(method) for method in frame["method"][frame["runs"] == 0]]
     summary = f"{len(claims) - len(without)} of {len(claims)} methods measured, from {frame['runs'].sum()} runs"
-    said = f"no finished run has logged the state of {', '.join(without)}: `{makes}` makes them"
+    said = f"no finished run has logged the state of {', '.join(without)}: `{command('table4')}` makes them"
     return Result(2, [page], frame, summary, [said] if without else [])
 
 

@@ -195,9 +195,8 @@ def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
     rows = []
     for _, setting in runs.groupby([*SETTING, *more], sort=False, dropna=False):
         first = setting.iloc[0]
-        grid = (
-            setting if (setting["steps"] > 0).any() else setting[setting["seed"] == first["seed"]]
-        )
+        trains = (setting["steps"] > 0).any()
+        grid = setting if trains else setting[setting["seed"] == first["seed"]]
         grid = grid.sort_values("seed", kind="stable")
         at_rate = grid[grid["chosen"]].drop_duplicates("seed")
         ended = at_rate if len(at_rate) else grid

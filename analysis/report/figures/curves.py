@@ -70,12 +70,9 @@ def _figure(
     if not series:
         return None
     frame = pd.concat(series, ignore_index=True)
-    meant = []
-    if frame["best"].any():
-        larger = "chosen" if name == "lr" else "best step"
-        meant.append(f"Larger mark: {larger}.")
-    if (frame["shape"] == "cross").any():
-        meant.append("×: a collapsed run.")
+    larger = "chosen" if name == "lr" else "best step"
+    meant = [f"Larger mark: {larger}."] * bool(frame["best"].any())
+    meant += ["×: a collapsed run."] * bool((frame["shape"] == "cross").any())
     said = [" ".join(meant)] * bool(meant)
     return Figure(name, title, frame, line_panels(frame, **looks), [*said, *notes])
 
@@ -154,12 +151,8 @@ def rates(trials: Trials) -> Figure | None:
         return None
     if ended.empty or ended.groupby(["panel", "method"])["lr"].nunique().max() < 2:
         return None
-    series = [
-        line
-        for _, rows in trials.table.groupby("panel", sort=False)
-        if (~rows["method"].isin(UNTRAINED)).any()
-        for line in _rate_series(rows)
-    ]
+    panels = trials.table[trials.table["panel"].isin(table["panel"])].groupby("panel", sort=False)
+    series = [line for _, rows in panels for line in _rate_series(rows)]
     seeds = int(ended.groupby(["panel", "method", "lr"])["run_id"].nunique().max())
     said = "Test accuracy at the step of best validation accuracy, which chooses the rate."
     more_seeds = f" Lines: mean of up to {seeds} seeds, bars: all of them." * (seeds > 1)

@@ -124,9 +124,10 @@ def specification(figure: Figure, words: bool = True) -> dict[str, Any]:
     spec["title"] = {"text": figure.title, "anchor": "middle"}
     if not notes:
         return spec
-    of_all = {key: spec.pop(key) for key in ("$schema", "config", "datasets") if key in spec}
+    top = ("$schema", "config", "datasets")
+    of_page: dict[str, Any] = {key: spec.pop(key) for key in top if key in spec}
     below = {"text": notes, "orient": "bottom", "anchor": "start", "fontSize": 9}
-    return {**of_all, "vconcat": [spec], "title": {**below, "color": "#555555"}}
+    return {**of_page, "vconcat": [spec], "title": {**below, "color": "#555555"}}
 
 
 def points(

@@ -77,8 +77,6 @@ def mean_over(pieces: Sequence[pd.DataFrame], x: str, y: str) -> pd.DataFrame:
     if len(pieces) == 1:
         return pieces[0]
     groups = pd.concat(pieces).groupby("step")
-    frame = pd.DataFrame(
-        {x: groups[x].mean(), y: groups[y].mean(), "low": groups[y].min(), "high": groups[y].max()}
-    )
-    frame = frame[groups.size() == len(pieces)]
+    heights = groups[y].agg(**{y: "mean", "low": "min", "high": "max"})
+    frame = heights.assign(**{x: groups[x].mean()})[groups.size() == len(pieces)]
     return frame.reset_index(drop=x == "step")
