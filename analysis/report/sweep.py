@@ -94,8 +94,8 @@ def method_frame(trials: Trials) -> pd.DataFrame:
 
 def grid_frame(trials: Trials) -> pd.DataFrame:
     """Every run in numbers: one row per method, setting, learning rate and seed."""
-    frame = _named(trials.table).drop(columns="method").rename(columns={"optimizer": "method"})
-    frame = frame.rename(columns={"made_steps": "last_step"})
+    names = {"optimizer": "method", "made_steps": "last_step"}
+    frame = _named(trials.table).drop(columns="method").rename(columns=names)
     frame = frame.assign(lr=frame["lr"].where(~frame["method"].isin(UNTRAINED)))
     return frame[["method", *_differing(frame), *GRID, "measure"]].convert_dtypes()
 

@@ -153,10 +153,7 @@ def _panels(table: pd.DataFrame) -> list[str]:
 
 def _order(column: pd.Series) -> pd.Series:
     """Methods in the order of the tables, everything else as it is."""
-    if column.name != "method":
-        return column
-    ordered = sorted(column.unique(), key=method_order)
-    return column.map({name: i for i, name in enumerate(ordered)})
+    return column.map(method_order) if column.name == "method" else column
 
 
 def _split_variants(table: pd.DataFrame, varied: list[dict[str, Any]]) -> None:

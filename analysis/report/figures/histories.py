@@ -77,6 +77,6 @@ def mean_over(pieces: Sequence[pd.DataFrame], x: str, y: str) -> pd.DataFrame:
     if len(pieces) == 1:
         return pieces[0]
     groups = pd.concat(pieces).groupby("step")
-    heights = groups[y].agg(**{y: "mean", "low": "min", "high": "max"})
+    heights = groups[y].agg(["mean", "min", "max"]).set_axis([y, "low", "high"], axis=1)
     frame = heights.assign(**{x: groups[x].mean()})[groups.size() == len(pieces)]
     return frame.reset_index(drop=x == "step")
