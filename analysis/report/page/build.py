@@ -109,8 +109,7 @@ def _sweep(material: Material, sweep: str) -> list[Block]:
     """A sweep's table, what of it goes on or failed, and its figures."""
     mine = material.frames.of(sweep)
     there = of_name(sweep, material.filled, material.known)
-    if there is None:
-        return [rows.runs_table(mine, f"The runs of {sweep}")]
+    assert there is not None  # the sweeps of `frames` are those that have runs
     if (there.table["line"] != "").any():
         _, table, drawn = comparison(sweep, material.filled, material.known)
         return [table, *figures(drawn)]
