@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from zo.config import ConfigError, RunConfig, from_yaml, identity_settings, to_yaml
-from zo.config.identity import identity, run_id
+from zo.config.identity import id_of, identity, run_id
 from zo.config.presets import SETTINGS as SETTINGS
 from zo.lm.config import ModelConfig
 from zo.run.store import atomic
@@ -35,7 +35,7 @@ def freeze(cfg: RunConfig) -> Path:
         DirectoryError: If it cannot be written, or holds the configuration of another run.
     """
     wanted = Inputs.of(cfg)
-    directory = Path(cfg.out) / wanted.run_id
+    directory = Path(cfg.out) / id_of(wanted.identity)
     path = directory / CONFIG
     try:
         if not path.exists():

@@ -9,7 +9,7 @@ from typing import Any
 import xxhash
 
 from zo.config import RunConfig, method_code
-from zo.config.identity import id_of, identity, input_files
+from zo.config.identity import identity, input_files
 from zo.run.store import atomic
 from zo.tasks import Example
 
@@ -60,11 +60,6 @@ class Inputs:
             return cls(**content) if content is not None else None
         except (OSError, TypeError):
             return None
-
-    @property
-    def run_id(self) -> str:
-        """The id of a run with these inputs."""
-        return id_of(self.identity)
 
     def save(self, directory: Path, writer: str = "") -> None:
         """Records them in a run's directory."""
