@@ -28,7 +28,7 @@ from analysis.report.table import Column, Table, console, markdown, show
 from zo.lm.scoring.generation import Generator
 from zo.optim.config_evolution import ESConfig
 from zo.optim.es import ES
-from zo.run.provenance import provenance, sentence
+from zo.run.provenance import provenance
 from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 
@@ -147,7 +147,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     caption = (
         f"{made['device']}, threads: {args.threads}; SmolLM2-135M's shape, float32, rank {args.rank}, {PROMPTS} prompts"
         f" of at most {args.prompt} tokens, {args.tokens} tokens each; {seconds}, medians of {args.rounds} rounds,"
-        f" interleaved; {sentence(made)}"
+        f" interleaved; torch {made['versions']['torch']}, transformers {made['versions']['transformers']}; commit"
+        f" {made['git_revision'][:12]}{'+' * made['git_dirty']}; {made['started'][:10]}."
     )
     table = Table.of("A population's texts", found, COLUMNS, names=1, caption=[caption])
     show(table, console())

@@ -3,7 +3,7 @@
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,13 +53,6 @@ def sources(package: Path = Path(__file__).parents[1]) -> str:
     Without git the names are the same.
     """
     return " ".join(f"{name}:{digests.of_tree(package / name)[:12]}" for name in SOURCES)
-
-
-def sentence(made: Mapping[str, Any]) -> str:
-    """Returns versions, commit (with + if there were changes) and date of a `provenance`, as a caption ends."""
-    versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("torch", "transformers"))
-    commit = f"{made['git_revision'][:12]}{'+' * made['git_dirty']}"
-    return f"{versions}; commit {commit}; {made['started'][:10]}."
 
 
 def git_revision() -> str:
