@@ -179,6 +179,12 @@ def test_every_problem_is_named_with_its_value_and_what_would_be_right(typed):
     assert str(caught.value).startswith(PROBLEMS[typed])
 
 
+def test_keys_of_a_value_that_is_null_are_given_together():
+    typed = ["task=classification", "task.path=csv", "task.data_files={train:a.csv}", "lr=1"]
+    (run,) = command_line.runs(typed)
+    assert run.task.data_files == {"train": "a.csv"}
+
+
 @pytest.mark.parametrize("text", ["{text} {Q: what's}", 'say "{a}"', "y", " {b}\\n"])
 def test_settings_of_the_task_that_are_advised_can_be_pasted(text):
     (typed_,) = shlex.split(typed_in_a_shell("text", text))

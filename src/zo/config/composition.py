@@ -152,4 +152,5 @@ def _set(cfg: DictConfig, override: Override) -> None:
     if override.is_add() and there is not None and not isinstance(value, (dict, list)):
         raise ConfigCompositionException(f"is there already; write {override.input_line[1:]}")  # type: ignore[index]
     force = override.is_add() or override.is_force_add()
-    OmegaConf.update(cfg, key, value, merge=True, force_add=force)
+    # A merge into null is an AttributeError of OmegaConf.
+    OmegaConf.update(cfg, key, value, merge=there is not None, force_add=force)
