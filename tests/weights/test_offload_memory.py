@@ -1,9 +1,9 @@
 """A model on disk trains in less memory than it takes, with the bits of the same model in memory."""
 
-import json
 import multiprocessing
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,52 +11,28 @@ import torch
 
 from benchmarks.steps.cases import SHAPES, Case
 from zo.config import command_line, register
+from zo.lm.load import load
+from zo.lm.scoring.candidates import CandidateScorer
+from zo.run.assembly import Assembly
+from zo.run.losses import BatchLoss
 
 SMALL = [
     *SHAPES["opt-125m"],
     "model.architecture.num_hidden_layers=6",
     "model.architecture.vocab_size=9000",
 ]
-GIB, SHARD, STEPS = 2**30, 2**29, 3
+GIB, STEPS = 2**30, 3
 CASE = Case("opt-125m", "float32", "sst2", "mezo", "streamed", "philox", 16, 1, "cpu", 1)
 
 
 def write_model(directory: Path, shape: list[str]) -> int:
-    """Write a model with random weights, a shard at a time; the bytes of its weights."""
-    from accelerate import init_empty_weights
-    from safetensors.torch import save_file
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from zo.lm.source import stand_in
-
+    """Writes a model with random weights in several files; returns the bytes of its weights."""
     register()
     cfg = command_line.runs([*shape, "model.weights=random", "task=sst2"])[0].model
-    directory.mkdir(parents=True)
-    stand_in(cfg).save_pretrained(directory)
-    config = AutoConfig.for_model(**cfg.architecture)
-    config.architectures, config.pad_token_id = ["OPTForCausalLM"], 1
-    config.save_pretrained(directory)
-    with init_empty_weights():
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.tie_weights()
-    random, index, shard = torch.Generator().manual_seed(0), {}, {}
-
-    def flush() -> None:
-        name = f"model-{len({*index.values()}) + 1:05d}.safetensors"
-        save_file(shard, directory / name, metadata={"format": "pt"})
-        index.update(dict.fromkeys(shard, name))
-        shard.clear()
-
-    for name, p in model.named_parameters():
-        values = torch.ones(p.shape) if "norm.weight" in name else torch.zeros(p.shape)
-        shard[name] = values if p.dim() < 2 else values.normal_(0, 0.02, generator=random)
-        if sum(t.numel() * 4 for t in shard.values()) > SHARD:
-            flush()
-    flush()
-    size = sum(p.numel() * 4 for p in model.parameters())
-    content = {"metadata": {"total_size": size}, "weight_map": index}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(content))
-    return size
+    loaded = load(cfg, torch.float32, "cpu")
+    loaded.tokenizer.save_pretrained(directory)
+    loaded.model.save_pretrained(directory, max_shard_size="500MB")
+    return sum(4 * p.numel() for p in loaded.model.parameters())
 
 
 def status(key: str) -> float:
@@ -65,14 +41,10 @@ def status(key: str) -> float:
     return next(int(line.split()[1]) / 2**20 for line in lines if line.startswith(key))
 
 
-def train(pipe, overrides: list[str], scratch: Path) -> None:
-    """Make a few steps; send the losses, a hash of the weights and the peaks of this process's memory."""
+def train(overrides: list[str], scratch: Path) -> tuple:
+    """Makes a few steps; returns losses and a hash of the weights, and the peaks of this process's memory."""
     register()
     torch.set_num_threads(1)
-    from zo.lm.scoring.candidates import CandidateScorer
-    from zo.run.assembly import Assembly
-    from zo.run.losses import BatchLoss
-
     anonymous = [status("RssAnon")]
 
     def watch() -> None:
@@ -88,27 +60,24 @@ def train(pipe, overrides: list[str], scratch: Path) -> None:
         loss = BatchLoss(scorer, scorer.collate(CASE.batch(step)), assembly.params)
         losses += assembly.optimizer.step(loss).losses
     same = losses, assembly.weights_hash()
-    pipe.send((same, {"anonymous": max(anonymous), "resident": status("VmHWM")}))
+    return same, {"anonymous": max(anonymous), "resident": status("VmHWM")}
 
 
-def measured(scratch: Path, shape: list[str]):
-    """The bytes of the weights; what processes with the weights in memory and on disk sent."""
-    size, found = write_model(scratch / "model", shape), []
+def measured(scratch: Path, shape: list[str]) -> tuple:
+    """Returns the bytes of the weights; what processes with the weights in memory and on disk returned."""
+    size = write_model(scratch / "model", shape)
     common = [
         *(*shape, f"model.path={scratch / 'model'}", "model.revision=null", "task=sst2"),
         *("precision.restore=streamed", "precision.noise=philox", "lr=1e-6", "threads=1"),
         *("device=cpu", "optimizer=mezo"),
     ]
     context = multiprocessing.get_context("spawn")
-    for offload in ("null", "disk"):
-        mine, theirs = context.Pipe()
-        given = theirs, [*common, f"model.offload={offload}"], scratch / offload
-        child = context.Process(target=train, args=given, daemon=True)
-        child.start()
-        theirs.close()
-        found.append(mine.recv())
-        child.join()
-    return size, *found
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as processes:
+        memory, disk = (
+            processes.submit(train, [*common, f"model.offload={of}"], scratch / of).result()
+            for of in ("null", "disk")
+        )
+    return size, memory, disk
 
 
 @pytest.mark.process
