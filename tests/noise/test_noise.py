@@ -49,22 +49,33 @@ def test_a_sign_is_a_bit_of_the_word_that_is_documented():
     assert philox.signs(KEY, 5, 37, 100).tolist() == expected[37:137]
 
 
+DRAW = """
+import torch
+from zo.noise import NoiseKey, engine
+drawer = engine({noise!r})
+drawn = drawer.draw_(torch.empty({count}), NoiseKey(1, 0, 0, 0), 0).tolist()
+"""
+
+
+def printed(code: str, *prefix: str, **env: str) -> subprocess.CompletedProcess:
+    """Returns a process that ran the code behind a command's prefix; it must succeed."""
+    made = subprocess.run(
+        [*prefix, sys.executable, "-c", code],
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert made.returncode == 0, made.stderr
+    return made
+
+
 @pytest.mark.process
 def test_cpus_whose_normals_differ_have_other_backend_names():
-    code = (
-        "import torch; from zo.noise import NoiseKey, engine; e = engine('torch'); "
-        "z = e.draw_(torch.empty(4096), NoiseKey(1, 0, 0, 0), 0); "
-        "print(e.backend, hash(tuple(z.tolist())), sep=';')"
-    )
+    code = DRAW.format(noise="torch", count=4096) + "print(drawer.backend, drawn, sep=';')"
     names, draws = zip(
         *(
-            subprocess.run(
-                [sys.executable, "-c", code],
-                env=os.environ | {"ATEN_CPU_CAPABILITY": capability},
-                capture_output=True,
-                check=True,
-                text=True,
-            ).stdout.split(";")
+            printed(code, ATEN_CPU_CAPABILITY=capability).stdout.split(";")
             for capability in ("default", "avx2", "avx512")
         ),
         strict=True,
@@ -73,8 +84,11 @@ def test_cpus_whose_normals_differ_have_other_backend_names():
     assert [draw == draws[0] for draw in draws] == [name == names[0] for name in names]
 
 
+SOME = DRAW.format(noise="philox", count=3) + "print(drawn)"
+
+
 @pytest.mark.process
-def test_philox_is_compiled_where_no_directory_can_be_written(tmp_path):
+def test_philox_is_compiled_where_no_directory_can_be_written(tmp_path, monkeypatch):
     """A package that cannot be written, in a container without a home."""
     copy = shutil.copytree(
         Path(zo.__file__).parent, tmp_path / "zo", ignore=shutil.ignore_patterns("__pycache__")
@@ -84,26 +98,16 @@ def test_philox_is_compiled_where_no_directory_can_be_written(tmp_path):
     if os.geteuid() == 0:
         drop = "--bounding-set=-dac_override,-dac_read_search"
         without_privilege = [shutil.which("setpriv") or pytest.skip("no setpriv"), drop]
-    code = (
-        "import torch; from zo.noise import NoiseKey, engine; "
-        "print(engine('philox').draw_(torch.empty(3), NoiseKey(1, 0, 0, 0), 0).tolist())"
-    )
     home = {"HOME": "/proc/none", "XDG_CACHE_HOME": "/proc/none", "PYTHONPATH": str(tmp_path)}
-    env = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"} | home
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
     try:
         for path in directories:
             path.chmod(0o555)
-        made = subprocess.run(
-            [*without_privilege, sys.executable, "-c", code],
-            env=env,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-        )
+        made = printed(SOME, *without_privilege, **home)
     finally:
         for path in directories:
             path.chmod(0o755)
-    assert made.returncode == 0, made.stderr
     here = engine("philox").draw_(torch.empty(3), NoiseKey(1, 0, 0, 0), 0)
     assert made.stdout.strip() == str(here.tolist())
     assert "set NUMBA_CACHE_DIR to one that can" in made.stderr
@@ -111,20 +115,7 @@ def test_philox_is_compiled_where_no_directory_can_be_written(tmp_path):
 
 @pytest.mark.process
 def test_damaged_compiled_code_is_made_again(tmp_path):
-    code = (
-        "import torch; from zo.noise import NoiseKey, engine; "
-        "print(engine('philox').draw_(torch.empty(3), NoiseKey(1, 0, 0, 0), 0).tolist())"
-    )
-    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-
-    def drawn() -> str:
-        made = subprocess.run(
-            [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300
-        )
-        assert made.returncode == 0, made.stderr
-        return made.stdout
-
-    first = drawn()
+    first = printed(SOME, NUMBA_CACHE_DIR=str(tmp_path)).stdout
     for pattern in ("*.nbi", "*.nbc"):
         files = sorted(tmp_path.rglob(pattern))
         for i, file in enumerate(files):
@@ -133,4 +124,21 @@ def test_damaged_compiled_code_is_made_again(tmp_path):
             flipped = whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :]
             file.write_bytes((flipped, whole[:half], b"")[i % 3])
         assert len(files) >= 3
-        assert drawn() == first
+        assert printed(SOME, NUMBA_CACHE_DIR=str(tmp_path)).stdout == first
+
+
+@pytest.mark.process
+def test_a_forked_process_draws_with_threads_of_its_own():
+    """Its parent's are not there: whoever waited for them would wait for ever."""
+    code = """
+import os, torch
+from zo.noise import NoiseKey, engine
+torch.set_num_threads(2)
+key = NoiseKey(1, 0, 0, 0)
+expected = engine("philox").draw_(torch.empty(300_000), key, 0)
+child = os.fork()
+if child == 0:
+    os._exit(0 if engine("philox").draw_(torch.empty(300_000), key, 0).equal(expected) else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    assert printed(code).stdout == "0\n"

@@ -1,8 +1,6 @@
 """Counter-based noise: the published words, the same bits from every engine, whatever part is drawn and by whom."""
 
 import importlib.util
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -195,24 +193,6 @@ def test_all_tensors_are_moved_as_one_by_one(
         moved.append([torch.empty_like(t) for t in tensors] if apart else tensors)
         drawer.add_to_all_(moved[-1], tensors, move, [1.0, 0.75, 0.5])
     assert all(map(same_bits, *moved))
-
-
-@pytest.mark.process
-def test_a_forked_process_draws_with_threads_of_its_own():
-    """Its parent's are not there: whoever waited for them would wait for ever."""
-    code = """
-import os, torch
-from zo.noise import NoiseKey, engine
-torch.set_num_threads(2)
-key = NoiseKey(1, 0, 0, 0)
-expected = engine("philox").draw_(torch.empty(300_000), key, 0)
-child = os.fork()
-if child == 0:
-    os._exit(0 if engine("philox").draw_(torch.empty(300_000), key, 0).equal(expected) else 1)
-print(os.waitpid(child, 0)[1])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout == "0\n", done.stderr
 
 
 PHILOX, H = engine("philox"), 6 * [some((40, 100), torch.float32, 1).square().add(0.1)]
