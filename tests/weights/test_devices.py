@@ -54,12 +54,22 @@ def trained(model: nn.Module, name: str, restore: str, loss) -> tuple[list[float
 
 
 @pytest.mark.parametrize(("name", "restore"), CASES)
-def test_a_model_on_several_devices_trains_as_on_one(name, restore):
-    one, many = layers(*["cpu"] * 4), layers("cpu", "pretend:0", "pretend:1", "pretend:0")
+def test_a_model_trains_alike_on_several_devices_and_under_the_users_default_dtype_and_device(
+    name, restore
+):
+    one, other = (layers(*["cpu"] * 4) for _ in range(2))
+    many = layers("cpu", "pretend:0", "pretend:1", "pretend:0")
     assert {str(p.device) for p in many.parameters()} == {"cpu", "pretend:0", "pretend:1"}
-    found = [trained(model, name, restore, partial(loss_of, model)) for model in (one, many)]
-    assert found[0] == found[1]
-    assert len(set(found[0][0])) == 3
+    expected = trained(one, name, restore, partial(loss_of, one))
+    assert len({*expected[0]}) == 3
+    assert trained(many, name, restore, partial(loss_of, many)) == expected
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        torch.set_default_device("meta")
+        assert trained(other, name, restore, partial(loss_of, other)) == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -100,17 +110,3 @@ def test_what_lies_on_no_device_or_on_devices_of_several_kinds_is_refused_by_nam
     model = accelerate.cpu_offload(layers(*["cpu"] * 4), "pretend:0")
     with pytest.raises(ValueError, match=r"0\.weight: is a meta tensor without memory of its own"):
         zo.MeZO(model, lr=1e-2)
-
-
-@pytest.mark.parametrize(("name", "restore"), CASES)
-def test_the_users_default_dtype_and_device_change_nothing(name, restore):
-    models = [layers(*["cpu"] * 4) for _ in range(2)]
-    found = [trained(models[0], name, restore, partial(loss_of, models[0]))]
-    try:
-        torch.set_default_dtype(torch.bfloat16)
-        torch.set_default_device("meta")
-        found.append(trained(models[1], name, restore, partial(loss_of, models[1])))
-    finally:
-        torch.set_default_dtype(torch.float32)
-        torch.set_default_device(None)
-    assert found[0] == found[1]
