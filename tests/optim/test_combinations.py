@@ -1,6 +1,5 @@
 """Every method with every restore policy, noise and rounding on small models of many kinds: refused, or right."""
 
-from collections import Counter
 from functools import partial
 from itertools import product
 
@@ -133,11 +132,7 @@ def problem_of(subject, name, restore, noise, record):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_every_combination_is_refused_in_a_sentence_or_steps_goes_back_and_replays(name, tmp_path):
-    combinations = list(product(SUBJECTS, RESTORE_POLICIES, NOISES))
+    combinations = product(SUBJECTS, RESTORE_POLICIES, NOISES)
     found = {of: problem_of(of[0], name, *of[1:], tmp_path / "run.zo") for of in combinations}
-    refused = {of: said for of, said in found.items() if said is not None and said[0] == "("}
-    wrong = {of: said for of, said in found.items() if said is not None and of not in refused}
-    print(f"{name}: {len(found)} combinations, {len(refused)} refused")
-    for said, count in Counter(refused.values()).most_common():
-        print(f"  {count} {said}")
+    wrong = {of: said for of, said in found.items() if said is not None and said[0] != "("}
     assert not wrong
