@@ -100,6 +100,7 @@ def server(monkeypatch):
         monkeypatch.setenv("WANDB_API_KEY", key)
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
         monkeypatch.setattr(wandb_run, "INIT_SECONDS", 1.0)
+        monkeypatch.setattr(wandb_run, "_refused", set())  # a port may come again
 
     yield use
     wandb.teardown()
