@@ -43,7 +43,7 @@ class Screen:
         self.console = Quietening(highlight=False, quiet=follows())
 
     def say(self, line: str, indent: int = 0, wraps: bool = True) -> None:
-        """Prints a line; on a terminal all of its rows are indented. A path does not wrap, so that it can be copied."""
+        """Prints a line; on a terminal all of its rows are indented. `wraps=False` keeps a path whole, to be copied."""
         if wraps and self.console.is_terminal:
             self.console.print(Padding(Text(line), (0, 0, 0, indent)))
         else:
