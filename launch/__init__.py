@@ -1,10 +1,8 @@
 """How to reach machines: what a sweep consists of, what it costs, what of it is done. Nothing scientific."""
 
 import argparse
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -16,15 +14,6 @@ class LaunchError(RuntimeError):
 def python_path() -> str:
     """Returns PYTHONPATH for a process that imports this package."""
     return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns a JSON object from a file; nothing if there is none that can be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def parser(name: str, description: str | None) -> argparse.ArgumentParser:

@@ -12,9 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from launch import read_json
 from zo.distributed.config import follows
-from zo.run.store.atomic import replace_json
+from zo.run.store.atomic import read_json, replace_json
 from zo.run.store.lock import holder
 
 RUN = (sys.executable, "-m", "zo.run", "--trust")

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launch import LaunchError, read_json
-from zo.run.store.atomic import replace_json
+from launch import LaunchError
+from zo.run.store.atomic import read_json, replace_json
 from zo.run.store.lock import holder
 
 NAME = "job.json"

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from launch import read_json
 from launch.manifest import Cell, manifest
 from launch.records import Record, early_death, written_since_given
 from zo.config import ConfigError, RunConfig, command_line
@@ -14,6 +13,7 @@ from zo.config.checks import Problem
 from zo.config.command_line import CommandLine
 from zo.lm.baselines import ZeroShotConfig
 from zo.run.multirun import set_group
+from zo.run.store.atomic import read_json
 from zo.run.store.lock import holder
 
 ENDED = ("finished", "collapsed")  # a collapsed run is a result: it counts as *

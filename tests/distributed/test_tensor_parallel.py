@@ -42,7 +42,7 @@ def test_a_run_with_divided_tensors_steps_as_one_process_and_goes_on_from_a_whol
     assert checkpoint.steps(run) == [2, 4]
     one, saved = Assembly.of(load(run)), Assembly.of(load(run))
     assert replay_to(one, trajectory_of(run), 4) == 0
-    assert checkpoint.load_newest(run, run.name, saved.optimizer, 4) == 4
+    assert checkpoint.load_newest(run, saved.optimizer, 4) == 4
     assert saved.weights_hash() == one.weights_hash()
     assert all(map(torch.equal, saved.optimizer.state["m"], one.optimizer.state["m"]))
     assert exit_statuses(run, 2) == exit_statuses(twin, 2) == [0, 0], log.read_text()

@@ -33,8 +33,7 @@ from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.encoder_decoder import EncoderDecoderScorer
 from zo.lm.scoring.states import FrozenBlocks, KeptStates
 from zo.optim import OPTIMIZERS
-from zo.run.losses import BatchLoss
-from zo.run.sharded_loss import ShardedLoss
+from zo.run.losses import BatchLoss, divided
 from zo.weights.space import ParameterSpace
 
 NEOX = SIZES | {"intermediate_size": 64, "initializer_range": 0.3}
@@ -108,7 +107,7 @@ def steps_with_and_without(make, method="mezo", restore="streamed", shards=1, **
         for batch in (examples[:4], examples[1:], examples[:4]):
             loss = BatchLoss(scorer, scorer.collate(batch), space)
             if shards > 1:
-                loss = ShardedLoss(scorer, batch, shards, space, Processes())
+                loss = divided(scorer, batch, shards, space, Processes())
             losses += optimizer.step(loss).losses
         found.append((losses, calls))
     return found

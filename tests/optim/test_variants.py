@@ -20,8 +20,7 @@ from zo.optim import OPTIMIZERS
 from zo.optim.es import centred_ranks
 from zo.rewards.tally import Ratings
 from zo.run.loop import TIE, _step
-from zo.run.losses import BatchLoss
-from zo.run.sharded_loss import ShardedLoss
+from zo.run.losses import BatchLoss, divided
 from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 
@@ -167,7 +166,7 @@ def rewarded(processes: Processes) -> tuple[list, list, list[list[float]]]:
     for _ in range(5):
         loss = BatchLoss(scorer, PROMPTS, params)
         if processes.world > 1:
-            loss = ShardedLoss(scorer, PROMPTS, 1, params, processes)
+            loss = divided(scorer, PROMPTS, 1, params, processes)
         infos.append(opt.step(loss))
     return infos, [p.tolist() for p in params.local], given
 

@@ -17,8 +17,6 @@ from zo.optim import OPTIMIZERS
 from zo.run.store import atomic, checkpoint
 from zo.weights.space import ParameterSpace
 
-RUN_ID = "mezo-0123456789ab"
-
 
 class Toy(Quadratic):
     """A method on the problem of 32 numbers."""
@@ -34,7 +32,7 @@ class Toy(Quadratic):
 
 def newest(run, toy=None, at_most=100) -> tuple[int, Toy]:
     toy = toy or Toy()
-    return checkpoint.load_newest(run, RUN_ID, toy.optimizer, at_most), toy
+    return checkpoint.load_newest(run, toy.optimizer, at_most), toy
 
 
 @pytest.mark.parametrize("name", TRAINING)
@@ -43,7 +41,7 @@ def test_a_method_goes_on_from_its_checkpoint_bit_for_bit(tmp_path, name):
     compensated = {"dtype": torch.bfloat16, "rounding": "compensated"}
     how = compensated if name in ZEROTH_ORDER else {}
     toy = Toy(name, **how).steps(5)
-    checkpoint.save(tmp_path, RUN_ID, toy.optimizer)
+    checkpoint.save(tmp_path, toy.optimizer)
     after = toy.steps(4).weights(), toy.optimizer.state_dict()
     step, again = newest(tmp_path, Toy(name, **how))
     assert (step, again.optimizer.step_index) == (5, 5)
@@ -56,7 +54,7 @@ def test_two_are_kept_and_one_that_is_asked_for_until_a_new_one_is_whole(tmp_pat
     theta[0] = toy.weights()
     for step in range(1, 7):
         theta[step] = toy.steps(1).weights()
-        checkpoint.save(tmp_path, RUN_ID, toy.optimizer, keep=2 if step >= 2 else None)
+        checkpoint.save(tmp_path, toy.optimizer, keep=2 if step >= 2 else None)
     for at_most, step in ((9, 6), (5, 5), (1, 0), (4, 2)):
         found, toy = newest(tmp_path, at_most=at_most)
         assert same((found, toy.weights()), (step, theta[step]))
@@ -64,10 +62,10 @@ def test_two_are_kept_and_one_that_is_asked_for_until_a_new_one_is_whole(tmp_pat
     with pytest.MonkeyPatch.context() as full:
         full.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
         with pytest.raises(OSError, match="full"):
-            checkpoint.save(tmp_path, RUN_ID, toy.optimizer)
+            checkpoint.save(tmp_path, toy.optimizer)
     folder = tmp_path / "checkpoints"
     assert {path.name for path in folder.iterdir()} == {f"step-0000000{n}" for n in (2, 5, 6)}
-    checkpoint.save(tmp_path, RUN_ID, toy.optimizer)
+    checkpoint.save(tmp_path, toy.optimizer)
     assert checkpoint.steps(tmp_path) == [2, 3]
     (folder / "step-00000007.partial").mkdir()
     checkpoint.remove(tmp_path, keep=2)
@@ -98,9 +96,9 @@ DAMAGES = [
 
 def test_after_any_damage_the_one_before_is_loaded_with_a_message(tmp_path, capsys):
     toy = Toy()
-    checkpoint.save(tmp_path, RUN_ID, toy.steps(2).optimizer)
+    checkpoint.save(tmp_path, toy.steps(2).optimizer)
     before = toy.weights()
-    checkpoint.save(tmp_path, RUN_ID, toy.steps(2).optimizer)
+    checkpoint.save(tmp_path, toy.steps(2).optimizer)
     place, whole = tmp_path / "checkpoints" / "step-00000004", tmp_path / "whole"
     shutil.copytree(place, whole)
     for i, (damage, why) in enumerate(DAMAGES):
@@ -127,7 +125,7 @@ def test_saving_copies_no_tensor(tmp_path):
     optimizer.step_index = 1
     with profile(profile_memory=True) as saving:
         tracemalloc.start()
-        checkpoint.save(tmp_path, RUN_ID, optimizer)
+        checkpoint.save(tmp_path, optimizer)
         python_peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     events = saving.profiler.kineto_results.events()

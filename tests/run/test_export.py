@@ -24,8 +24,7 @@ from zo.run.provenance import weights_hash
 from zo.run.results.replay import replay_to
 from zo.run.runner import run
 from zo.run.store import checkpoint
-from zo.run.store.directory import directory_of
-from zo.run.store.inputs import Inputs
+from zo.run.store.directory import Inputs, directory_of
 from zo.run.store.rows import trajectory_of
 from zo.weights.restore import FactoredPolicy
 from zo.weights.space import ParameterSpace
@@ -68,7 +67,7 @@ def test_the_best_steps_model_is_that_of_the_run(make_run, tmp_path, overrides):
     if cfg.optimizer.replays:
         replay_to(assembly, trajectory_of(directory), step)
     else:
-        assert checkpoint.load_newest(directory, directory.name, assembly.optimizer, step) == step
+        assert checkpoint.load_newest(directory, assembly.optimizer, step) == step
     assert assembly.weights_hash() == summary["best/weights"]
     with torch.inference_mode():
         answers = assembly.loaded.model(TOKENS).logits

@@ -19,8 +19,7 @@ from zo.run.__main__ import main
 from zo.run.command import make
 from zo.run.logs.tracking import read_status
 from zo.run.runner import run
-from zo.run.store.directory import directory_of, freeze
-from zo.run.store.inputs import Inputs, digest_examples
+from zo.run.store.directory import Inputs, digest_examples, directory_of, freeze
 from zo.run.store.rows import trajectory_of
 from zo.tasks import Example, TaskError
 from zo.trajectory import describe

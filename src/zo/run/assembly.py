@@ -17,6 +17,7 @@ from torch import nn
 
 from zo.config import RunConfig
 from zo.distributed.config import local_rank, started_together
+from zo.distributed.loss import AgreedLoss
 from zo.distributed.processes import Processes, join
 from zo.lm.baselines import reads_train
 from zo.lm.config import ModelError
@@ -26,10 +27,9 @@ from zo.lm.scoring.candidates import CandidateScorer
 from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
 from zo.run import memory
-from zo.run.losses import BatchLoss
+from zo.run.losses import BatchLoss, divided
 from zo.run.provenance import weights_hash
-from zo.run.store.directory import base_of
-from zo.run.store.inputs import digest_examples
+from zo.run.store.directory import base_of, digest_examples
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize
 from zo.tasks.checks import check_answers, check_splits, check_tokens, preview
 from zo.tasks.data import complete
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 Evaluator: TypeAlias = "Scorer | InContext | LinearProbe"
 _encoded: dict[str, list[Encoded]] = {}
 """Splits of this process's last run, by all that their tokens come from: most runs of a multirun share them."""
-
 
 EASY = 0.5
 """Reward of a constant answer from which a task is said to be a poor one."""
@@ -184,7 +183,7 @@ class Session:
         scorer: Computes losses.
         evaluator: Computes predictions: the scorer, or a baseline.
         assembly: Model, θ and optimizer.
-        read: See `zo.run.store.inputs.Inputs.read`.
+        read: See `zo.run.store.directory.Inputs`.
         notes: What a person should know of data and model, one sentence each.
         processes: That divide forward passes and evaluations.
         shards: Parts of a mini-batch.
@@ -280,15 +279,9 @@ class Session:
         """Returns the loss of a mini-batch; its batches are built once for a step's forward passes."""
         params = self.assembly.params
         if not params.shards and not self.shards == self.processes.world == 1:
-            from zo.run.sharded_loss import ShardedLoss
-
-            return ShardedLoss(self.scorer, examples, self.shards, params, self.processes)
+            return divided(self.scorer, examples, self.shards, params, self.processes)
         loss = BatchLoss(self.scorer, self.scorer.collate(examples), params)
-        if not params.shards:
-            return loss
-        from zo.distributed.loss import AgreedLoss
-
-        return AgreedLoss(loss, self.processes)
+        return AgreedLoss(loss, self.processes) if params.shards else loss
 
 
 def _constant(scorer: TextScorer, train: list[Encoded], validation: list[Encoded]) -> str:

@@ -23,7 +23,7 @@ from zo.run.assembly import Session
 from zo.run.losses import BatchLoss
 from zo.run.provenance import device_name
 from zo.run.signals import Lost
-from zo.run.store.inputs import flat
+from zo.run.store.directory import flat
 from zo.tasks.examples import batch_indices
 from zo.weights.offloaded import OffloadError
 from zo.weights.restore import FactoredPolicy, RestoreError

@@ -166,7 +166,7 @@ def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> Non
         if journal.log is not None:
             journal.log.sync()
         directory, keep = journal.directory, best.step if cfg.checkpoint.keep_best else None
-        checkpoint.save(directory, directory.name, optimizer, keep, session.processes.leads)
+        checkpoint.save(directory, optimizer, keep, session.processes.leads)
 
 
 def _step(session: Session, examples: list[Encoded]) -> Row:
@@ -224,7 +224,7 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     def score(
         examples: list[Encoded], split: str, evaluator: Evaluator = session.evaluator
     ) -> Evaluation:
-        with journal.progress.evaluating(len(examples)) as done:
+        with journal.progress.counting("evaluate", len(examples)) as done:
 
             def told(count: int) -> None:
                 done(count)

@@ -1,9 +1,13 @@
 """The loss of one mini-batch, timed."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from zo.distributed.loss import DividedLoss
+from zo.distributed.processes import Processes
+from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 
 
@@ -60,3 +64,29 @@ class BatchLoss:
             loss = self.scorer.differentiable_loss(self.batch)
             loss.backward()
             return loss.item()
+
+
+def divided(
+    scorer: Any,
+    examples: Sequence[Encoded],
+    shards: int,
+    params: ParameterSpace,
+    processes: Processes,
+) -> DividedLoss:
+    """Returns the loss of a mini-batch in equal parts, whose forward passes processes divide."""
+    size = len(examples) // shards
+    parts = [examples[first : first + size] for first in range(0, len(examples), size)]
+    built: dict[int, BatchLoss] = {}
+
+    def part(shard: int) -> BatchLoss:
+        if shard not in built:
+            built[shard] = BatchLoss(scorer, scorer.collate(parts[shard]), params)
+        return built[shard]
+
+    def squares() -> list[float]:
+        found = [square for of_part in built.values() for square in of_part.squares]
+        for of_part in built.values():
+            of_part.squares.clear()
+        return found
+
+    return DividedLoss(part, [scorer.share(of) for of in parts], processes, squares=squares)

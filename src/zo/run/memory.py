@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import re
 import resource
 import sys
 from contextlib import suppress
@@ -17,11 +18,10 @@ def reset_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
-    try:
-        # Linux: peak = current resident size
+    with suppress(
+        OSError
+    ):  # Linux alone; elsewhere the peak is that of the process since it started
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-    except OSError:
-        return  # elsewhere the peak is that of the process since it started
 
 
 def peak_gib(device: torch.device) -> float:
@@ -29,10 +29,9 @@ def peak_gib(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / GIB
     status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text(encoding="utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024 / GIB
+    text = status.read_text(encoding="utf-8") if status.exists() else ""
+    if peak := re.search(r"^VmHWM:\s*(\d+) kB", text, re.MULTILINE):
+        return int(peak[1]) * 1024 / GIB
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
 

@@ -20,7 +20,7 @@ from zo.config import RunConfig, identity_settings
 from zo.config.identity import check_paths
 from zo.run.command import import_wandb
 from zo.run.logs.progress import Screen
-from zo.run.store.inputs import flat
+from zo.run.store.directory import directory_of, flat
 from zo.tasks.measures import in_summary
 
 NAME_LENGTH = 48
@@ -112,8 +112,6 @@ class Multirun:
 
     def show(self, screen: Screen) -> None:
         """Prints the table of results, and below it why runs failed."""
-        from zo.run.store.directory import directory_of
-
         if not screen.console.is_terminal:
             screen.console.width = WIDE
         table = Table(box=None, pad_edge=False, header_style="none")

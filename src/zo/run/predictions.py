@@ -57,16 +57,13 @@ def write(directory: Path, answers: Answers, session: Session) -> str:
 def restore(directory: Path, best: Best, session: Session) -> None:
     """Makes sure that the table is that of the best evaluation of earlier attempts.
 
-    One that is missing, or is another evaluation's, is written from the row. Only rows of earlier versions have
-    probabilities.
+    One that is missing, or is another evaluation's, is written from the row, which has no probabilities.
     """
     if best.step < 0 or not (stored := best.predictions())["test"]:
         return
     path = directory / TABLE
     if not path.exists() or _digest(path.read_bytes()) != best.row.get("best/predictions"):
-        splits = {"test": "test", "validation": "val"}
-        known = {n: best.row.get(f"best/{short}_probabilities", []) for n, short in splits.items()}
-        write(directory, {name: (stored[name], known[name]) for name in splits}, session)
+        write(directory, {name: (of, []) for name, of in stored.items()}, session)
 
 
 def figures(best: Best, session: Session) -> Summary:

@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,8 +66,6 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return f"cpu: {line.split(':', 1)[1].strip()}"
-    return f"cpu: {platform.processor() or platform.machine()}"
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+    model = re.search(r"^model name\s*: *(.*?) *$", text, re.MULTILINE)
+    return f"cpu: {model[1] if model else platform.processor() or platform.machine()}"

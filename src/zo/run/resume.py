@@ -11,15 +11,15 @@ from zo.run.logs.progress import Progress
 from zo.run.predictions import TABLE
 from zo.run.signals import Requests
 from zo.run.store import checkpoint
-from zo.run.store.inputs import Inputs, related
+from zo.run.store.directory import Inputs, related
 from zo.run.store.rows import (
+    OF_EVALUATION,
     TEXTS,
     Row,
     evaluates,
     read_rows,
     trajectory_of,
     usable_rows,
-    without_evaluation,
     write_rows,
 )
 from zo.run.totals import Totals, ending_of
@@ -36,14 +36,14 @@ def resume(
         return rows
     if not cfg.optimizer.replays:
         method = session.assembly.optimizer
-        del rows[checkpoint.load_newest(source, source.name, method, len(rows)) :]
+        del rows[checkpoint.load_newest(source, method, len(rows)) :]
         origin = "a checkpoint"
     if rows and processes.leads and source != directory:
         _take_over(cfg, rows, source, directory)
     if cfg.optimizer.replays:
         from zo.run.results.replay import replay_to
 
-        with processes.together(), progress.replaying(len(rows)) as made:
+        with processes.together(), progress.counting("replay", len(rows), more=False) as made:
 
             def reached(step: int) -> None:
                 made(step)
@@ -93,6 +93,8 @@ def _as_configured(cfg: RunConfig, rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         if ending_of(cfg, totals) is not None:
             break
-        kept.append(row if evaluates(cfg, row["step"]) else without_evaluation(row))
-        totals.see(kept[-1])
+        if not evaluates(cfg, row["step"]):
+            row = {key: of for key, of in row.items() if not key.startswith(OF_EVALUATION)}
+        kept.append(row)
+        totals.see(row)
     return kept

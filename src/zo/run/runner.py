@@ -35,12 +35,14 @@ from zo.run.store import atomic, checkpoint, lock
 from zo.run.store.directory import (
     CONFIG,
     DirectoryError,
+    Inputs,
+    InputsError,
     directory_of,
     freeze,
+    related,
     remove_partial_writes,
     write_task,
 )
-from zo.run.store.inputs import Inputs, InputsError, related
 from zo.run.store.rows import ATTEMPTS, TRAJECTORY, read_rows, trajectory_of, write_rows
 from zo.run.totals import Summary, Totals
 from zo.tasks import TaskError
@@ -51,7 +53,6 @@ OFFLOADED = "offloaded"
 
 LOCKED = 75
 """Exit status where another process has the run; sysexits' EX_TEMPFAIL."""
-
 
 UNUSABLE = (
     *(TaskError, ModelError, TrajectoryError, DirectoryError, InputsError, DeviceError),

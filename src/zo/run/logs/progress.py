@@ -81,15 +81,6 @@ class Progress:
         """Counts the steps that an earlier attempt made."""
         self._bars.reset(self._steps, completed=step)
 
-    @contextmanager
-    def replaying(self, steps: int) -> Iterator[Callable[[int], None]]:
-        """Shows a second bar while steps are made again; yields a function to be told the step that is reached."""
-        task = self._bars.add_task("replay", total=steps or None, note="", visible=steps > 0)
-        try:
-            yield lambda step: self._bars.update(task, completed=step)
-        finally:
-            self._bars.remove_task(task)
-
     def advance(self, loss: float, best: str) -> None:
         """Counts a step."""
         self.loss = loss if self.loss is None else self.loss + SMOOTHING * (loss - self.loss)
@@ -102,11 +93,12 @@ class Progress:
         self._bars.update(self._steps, advance=1, note=self._fit(parts))
 
     @contextmanager
-    def evaluating(self, examples: int) -> Iterator[Callable[[int], None]]:
-        """Shows a second bar; yields a function to be told how many more examples are scored."""
-        task = self._bars.add_task("evaluate", total=examples, note="")
+    def counting(self, what: str, total: int, more: bool = True) -> Iterator[Callable[[int], None]]:
+        """Shows a second bar; yields a function to be told how many `more` are done, or which step is reached."""
+        task = self._bars.add_task(what, total=total or None, note="", visible=total > 0)
+        tell = self._bars.advance if more else lambda task, n: self._bars.update(task, completed=n)
         try:
-            yield lambda count: self._bars.advance(task, count)
+            yield lambda n: tell(task, n)
         finally:
             self._bars.remove_task(task)
 

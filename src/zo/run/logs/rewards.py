@@ -113,9 +113,8 @@ class RewardLog:
             said = f"{tally.unrated} of {tally.texts} texts are rated by no function and left out of the mean"
             self._once("unrated", f"step {step}: {said}")
         if tally.printed:
-            self._once(
-                "printed", f"step {step}: a function printed {tally.printed.splitlines()[0]!r}"
-            )
+            first = tally.printed.splitlines()[0]
+            self._once("printed", f"step {step}: a function printed {first!r}")
         if tally.counts["left"]:
             self._once("left", f"step {step}: processes that a function left behind were ended")
 

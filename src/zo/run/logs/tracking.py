@@ -73,12 +73,7 @@ class RunLog:
 
 def read_status(directory: Path) -> dict[str, Any]:
     """Returns a run's `status.json`, or an empty dict for a run that was never started or whose file is torn."""
-    path = directory / STATUS
-    try:
-        status = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return status if isinstance(status, dict) else {}
+    return atomic.read_json(directory / STATUS)
 
 
 def set_status(directory: Path, status: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from zo.config import RunConfig, describe, identity_settings
 from zo.run import provenance
 from zo.run.logs.tracking import read_status
 from zo.run.logs.wandb_run import logged_config
-from zo.run.store.inputs import Inputs, flat
+from zo.run.store.directory import Inputs, flat
 from zo.run.store.rows import read_rows
 from zo.tasks import package_files
 from zo.tasks.measures import LOSS, in_row

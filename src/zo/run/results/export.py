@@ -121,10 +121,7 @@ def reach(run: Path, step: str, model: str | None = None, device: str = "auto") 
             f"checkpoint (there is of {there}); checkpoint.keep_best=true keeps the best step's"
         )
     assembly = _assembly(cfg, model, device)
-    if (
-        number
-        and checkpoint.load_newest(run, run.resolve().name, assembly.optimizer, number) != number
-    ):
+    if number and checkpoint.load_newest(run, assembly.optimizer, number) != number:
         raise ExportError(f"{run}: the checkpoint of step {number} cannot be used")
     return Reached(cfg, assembly, number, run)
 
@@ -163,7 +160,7 @@ def _replayed(
         raise ExportError(f"{found.path}: step {step} is beyond its last one, {last}")
     cfg = load(run) if run is not None else from_plain(found.header.config)
     assembly = _assembly(cfg, model, device)
-    with Progress(0) as progress, progress.replaying(step) as made:
+    with Progress(0) as progress, progress.counting("replay", step, more=False) as made:
         replay_to(assembly, found, step, run, made)
     return Reached(cfg, assembly, step, run)
 
@@ -206,8 +203,9 @@ def _write(reached: Reached, out: Path, merge: bool) -> None:
         cfg = replace(reached.cfg, task=settings.task)
         facts = card(cfg, reached.step, reached.run, written, whole)
         (partial / NAME).write_text(facts, encoding="utf-8")
+        mode = (partial / NAME).stat().st_mode  # safetensors gives its files to their owner alone
         for file in partial.iterdir():
-            file.chmod(0o666 & ~_umask())
+            file.chmod(mode)
         partial.rename(out)
     except Exception as error:
         if isinstance(error, ExportError) or (reason := _reason(error)) is None:
@@ -221,9 +219,7 @@ def _write(reached: Reached, out: Path, merge: bool) -> None:
         count = f"{sum(p.numel() for p in model.parameters()):,} parameters, {trained:,} of them trained and merged"
     print(f"{out}: {count}, {written}")
     if dequantised:
-        print(
-            f"written in {reached.cfg.precision.dtype}, as trained: the base is quantised, which would round it"
-        )
+        print(f"written in {cfg.precision.dtype}, as trained: the base is quantised and rounds")
     if not whole and (form := reached.cfg.model.quantization) is not None:
         over = f"trained over {form} weights, which python -m zo.predict makes of the base"
         print(f"{over}; over the plain base the adapter's answers differ, --merge writes both")
@@ -343,13 +339,6 @@ def _settings(reached: Reached, whole: bool) -> RunConfig:
     model = replace(cfg.model, weights="pretrained", architecture={}, quantization=None)
     model = replace(model, revision=None, gguf_file=None, sha256=None)
     return replace(cfg, model=model, adapter=AdapterConfig())
-
-
-def _umask() -> int:
-    """Returns the process's mask of file modes."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _number(text: str) -> int:

@@ -25,7 +25,6 @@ from zo.tasks.predictions import Confusion, class_names, names_of, table
 UNUSABLE = (*export.UNUSABLE, TaskError)
 """What is wrong with what the user asked for, in one sentence."""
 
-
 Added: TypeAlias = dict[str, Sequence[Any]]
 """Columns of a table by name."""
 
@@ -116,7 +115,7 @@ def _classify(
     scorer, _ = scorers(loaded, task, cfg.objective, cfg.precision.loss, graphs=False)
     assert isinstance(scorer, CandidateScorer)
     scorer.check(tokens)
-    with Progress(0) as progress, progress.evaluating(len(tokens)) as done:
+    with Progress(0) as progress, progress.counting("evaluate", len(tokens)) as done:
         found = scorer.evaluate(tokens, cfg.eval_tokens, done)
     names = [names_of(task, example) for example in examples]
     predicted = [n[i] for n, i in zip(names, found.predictions, strict=True)]
@@ -141,7 +140,7 @@ def _generate(
     generator.check(tokens)
     lengths = [len(e.prompt_ids) + task.max_new_tokens for e in tokens]
     texts = [""] * len(tokens)
-    with Progress(0) as progress, progress.evaluating(len(tokens)) as done:
+    with Progress(0) as progress, progress.counting("evaluate", len(tokens)) as done:
         for group in length_batches(lengths, cfg.eval_tokens):
             for i, text in zip(group, generator([tokens[i] for i in group]), strict=True):
                 texts[i] = text

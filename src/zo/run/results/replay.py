@@ -32,16 +32,6 @@ def replay_to(
     Raises:
         TrajectoryError: If base weights, noise backend or method are not the trajectory's, or give other weights.
     """
-    _check_fit(assembly, trajectory)
-    start = 0
-    if run is not None:
-        start = checkpoint.load_newest(run, run.resolve().name, assembly.optimizer, step)
-    replay_steps(trajectory, assembly.optimizer, step, assembly.weights_hash, made)
-    return start
-
-
-def _check_fit(assembly: Assembly, trajectory: Trajectory) -> None:
-    """Raises TrajectoryError unless the trajectory's losses can lead somewhere from here."""
     header, here = trajectory.header, assembly.params.engine.backend
     name = header.config["optimizer"]["name"]
     code = method_code.of_method(name) or method_code.COMMITTED
@@ -51,3 +41,8 @@ def _check_fit(assembly: Assembly, trajectory: Trajectory) -> None:
             " put the old code back"
         )
     check_fit(trajectory, assembly.base, here, f"{header.config['model']['name']} has here")
+    start = 0
+    if run is not None:
+        start = checkpoint.load_newest(run, assembly.optimizer, step)
+    replay_steps(trajectory, assembly.optimizer, step, assembly.weights_hash, made)
+    return start

@@ -39,6 +39,15 @@ def replace_json(path: Path, content: Mapping[str, Any]) -> None:
     replace(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the JSON object in a file; nothing if there is none that can be read, or it is torn."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def seal(content: Mapping[str, Any]) -> bytes:
     """Returns a line of JSON with the CRC-32 of its own text as its last value."""
     text = json.dumps(content)

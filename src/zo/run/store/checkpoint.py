@@ -40,9 +40,7 @@ class CheckpointError(ValueError):
     """A checkpoint that must not be loaded; one sentence that says why."""
 
 
-def save(
-    run: Path, run_id: str, optimizer: ZOOptimizer, keep: int | None = None, writes: bool = True
-) -> None:
+def save(run: Path, optimizer: ZOOptimizer, keep: int | None = None, writes: bool = True) -> None:
     """Writes the state after the last step, and then removes all but the newest two and that of step `keep`.
 
     Sharded tensors are put together one after another: all processes that share them call this, and one `writes`.
@@ -56,7 +54,7 @@ def save(
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        _write(partial, run_id, optimizer)
+        _write(partial, run.resolve().name, optimizer)
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)  # a full disk has room for the run's status then
         raise
@@ -128,7 +126,7 @@ def steps(run: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def load_newest(run: Path, run_id: str, optimizer: ZOOptimizer, at_most: int) -> int:
+def load_newest(run: Path, optimizer: ZOOptimizer, at_most: int) -> int:
     """Brings θ and optimizer to the newest whole checkpoint; says which ones it passed over, and why.
 
     Returns:
@@ -136,7 +134,7 @@ def load_newest(run: Path, run_id: str, optimizer: ZOOptimizer, at_most: int) ->
     """
     for step in reversed([step for step in steps(run) if step <= at_most]):
         try:
-            _load(run, run_id, optimizer, step)
+            _load(run, optimizer, step)
         except CheckpointError as error:
             print(f"{error}; going back to an earlier one", file=sys.stderr)
         else:
@@ -147,12 +145,12 @@ def load_newest(run: Path, run_id: str, optimizer: ZOOptimizer, at_most: int) ->
 def copy(source: Path, run: Path, step: int) -> None:
     """Copies another run's checkpoint of a step that both runs have; nothing if it is not there or not whole."""
     try:
-        manifest = _verify(_place(source, step), source.name, step)
+        manifest = _verify(source, step)
     except CheckpointError:
         return
     partial = _place(run, step).with_suffix(".partial")
     shutil.copytree(_place(source, step), partial)
-    atomic.replace(partial / MANIFEST, atomic.seal(manifest | {"run_id": run.name}))
+    atomic.replace(partial / MANIFEST, atomic.seal(manifest | {"run_id": run.resolve().name}))
     shutil.rmtree(_place(run, step), ignore_errors=True)  # of a start that was killed
     partial.rename(_place(run, step))
 
@@ -173,10 +171,10 @@ def remove_partial(run: Path) -> None:
         shutil.rmtree(partial)
 
 
-def _load(run: Path, run_id: str, optimizer: ZOOptimizer, step: int) -> None:
+def _load(run: Path, optimizer: ZOOptimizer, step: int) -> None:
     """Loads one checkpoint, all of it or nothing."""
     place, params = _place(run, step), optimizer.params
-    _verify(place, run_id, step)
+    _verify(run, step)
     state = torch.load(place / STATE, map_location="cpu", mmap=True, weights_only=True)
     found = {name: (p.shape, p.dtype) for name, p in state["weights"].items()}
     named = list(zip(params.names, params.parameters, strict=True))
@@ -191,17 +189,17 @@ def _load(run: Path, run_id: str, optimizer: ZOOptimizer, step: int) -> None:
     optimizer.load_state_dict(state["optimizer"] | own)
 
 
-def _verify(place: Path, run_id: str, step: int) -> dict[str, Any]:
+def _verify(run: Path, step: int) -> dict[str, Any]:
     """Makes sure that a checkpoint's file is the one that was written, for this run and step; returns its manifest."""
-    try:
+    place = _place(run, step)
+    manifest = None
+    with suppress(OSError):
         manifest = atomic.unseal((place / MANIFEST).read_bytes())
-    except OSError:
-        manifest = None
     if manifest is None:
         raise CheckpointError(f"{place} has no whole {MANIFEST} of version {VERSION}")
     if manifest.get("version") != VERSION:
         raise CheckpointError(f"{place} is of another version than {VERSION}")
-    if (manifest.get("run_id"), manifest.get("step")) != (run_id, step):
+    if (manifest.get("run_id"), manifest.get("step")) != (run.resolve().name, step):
         raise CheckpointError(f"{place} is of another run or step")
     try:
         found = digests.read(place / STATE)

@@ -4,7 +4,6 @@ The lock is filelock's, on the file `lock`. The file holder.json says who holds 
 """
 
 import errno
-import json
 import os
 import socket
 import sys
@@ -95,6 +94,6 @@ def holder(directory: Path) -> Holder | None:
 def _read(directory: Path) -> Holder | None:
     """Returns what holder.json says; None if there is none."""
     try:
-        return Holder(**json.loads((directory / HOLDER).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return Holder(**atomic.read_json(directory / HOLDER))
+    except TypeError:
         return None

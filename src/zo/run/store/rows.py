@@ -10,8 +10,7 @@ from zo.config import RunConfig, identity_settings, method_code
 from zo.record.trajectory import Best, Header, Trajectory, TrajectoryError
 from zo.run import provenance
 from zo.run.store import atomic
-from zo.run.store.directory import load
-from zo.run.store.inputs import Inputs
+from zo.run.store.directory import Inputs, load
 from zo.tasks.measures import LOSS, in_row
 
 METRICS, TEXTS = "metrics.jsonl", "texts.jsonl"
@@ -77,11 +76,6 @@ def usable_rows(rows: Sequence[Row], cfg: RunConfig, losses_per_step: int) -> li
             break
         usable.append(row)
     return usable
-
-
-def without_evaluation(row: Row) -> Row:
-    """Returns a row as it is where no evaluation follows the step."""
-    return {key: value for key, value in row.items() if not key.startswith(OF_EVALUATION)}
 
 
 def trajectory_of(directory: Path, rows: Sequence[Row] | None = None) -> Trajectory:
