@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from functools import partial
-from itertools import chain
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ import torch
 import zo
 from tests.lm.test_adapt import adapted, quantised
 from tests.support.pairwise import rotated
-from tests.support.quadratic import same
 from tests.support.tiny_models import (
     ALONE,
     LLAMA,
@@ -301,12 +299,3 @@ def test_states_that_depend_on_trained_weights_are_not_kept(make, why):
     example = examples_for(model)[0]
     with pytest.raises(StatesError, match=why):
         finding(model, example).find_states(example)
-
-
-def test_finding_states_moves_nothing():
-    model = train_only(MODELS["opt"](), LAST)
-    before = [p.clone() for p in model.parameters()]
-    ParameterSpace.of(model, "factors")
-    example = examples_for(model)[0]
-    finding(model, example).find_states(example)
-    assert same([*chain(model.parameters())], before)

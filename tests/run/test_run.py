@@ -15,7 +15,7 @@ from tests.support.runs import rows_of
 from tests.support.victims import what_it_came_to
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.run.assembly import Assembly, Session
-from zo.run.fit import estimated
+from zo.run.fit import measured
 from zo.run.logs.tracking import read_status
 from zo.run.results.replay import replay_to
 from zo.run.runner import run
@@ -186,7 +186,7 @@ def test_memory_and_time_are_estimated_from_the_first_steps_and_nothing_moves(ma
     session = Session.open(cfg)
     start = session.assembly.weights_hash()
     times = {"step": [9.0, 1.0, 1.5], "forward": [8.0, 0.9, 0.6], "perturb": [0.2, 0.1, 0.3]}
-    line = estimated(cfg, session, times, 50)
+    line = measured(cfg, session, times, 50)
     about = r"about ([\d.]+) GiB and ([\d.]+) min: 150 steps of 1.5 s (.*), 4 evaluat"
     told = re.match(about, line)
     assert told, line

@@ -65,7 +65,7 @@ def _log(argv: Sequence[str]) -> int:
     for directory in directories:
         try:
             log_again(directory)
-        except (DirectoryError, LockedError) as error:
+        except (DirectoryError, LockedError, OSError) as error:
             print(error, file=sys.stderr)
             status = 2
     return status

@@ -89,7 +89,7 @@ def show(runs: Iterable[RunConfig]) -> int:
     return 0
 
 
-def estimated(
+def measured(
     cfg: RunConfig, session: Session, times: Mapping[str, Sequence[float]], made: int
 ) -> str:
     """Returns memory and time of a run that goes on, in one line.

@@ -146,10 +146,10 @@ def _estimate(cfg: RunConfig, session: Session, totals: Totals, journal: Journal
     """Says what memory and time a run takes that makes many steps without gradients, in one process."""
     together = session.processes.world > 1 or session.shards > 1
     if cfg.optimizer.replays and not together and cfg.steps - totals.made >= LEAST:
-        from zo.run.fit import estimated
+        from zo.run.fit import measured
 
         times = {kind: of[-TIMED:] for kind, of in totals.times.items()}
-        journal.progress.say(estimated(cfg, session, times, totals.made))
+        journal.progress.say(measured(cfg, session, times, totals.made))
 
 
 def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> None:

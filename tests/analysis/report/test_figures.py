@@ -9,7 +9,7 @@ import pandas as pd
 import vl_convert
 
 from analysis.logs.frames import Frames
-from analysis.paper.names import METHODS, PAPER_METHODS
+from analysis.paper.names import METHODS, PAPER_METHODS, method_label
 from analysis.report import style
 from analysis.report.figures import curves
 from analysis.report.figures.drawing import Figure, line_panels, points, specification, write
@@ -150,3 +150,16 @@ def test_a_figure_is_drawn_again_only_when_its_data_change(tmp_path: Path) -> No
     assert b"CreationDate" not in pdf.read_bytes()
     assert svg.read_text().startswith("<svg")
     assert not re.findall(r'src="|href="http', html.read_text().partition("<script>")[0])
+
+
+def test_variants_of_one_method_share_a_panel_and_those_of_several_have_their_own() -> None:
+    ks = [{"optimizer.k": k, "optimizer.m": k + 1} for k in (8, 2)]
+    for methods, panels_, names in (
+        (["bszo"], {"SST-2"}, ["k = 2", "k = 8"]),
+        (["mezo", "bszo"], {"k = 2, m = 3", "k = 8, m = 9"}, ["MeZO", "BSZO"]),
+    ):
+        cells = expected("s", optimizer=methods, variant=ks, task=["sst2"])
+        frames = made_frames(cells)
+        table = of_name("s", fill(cells, frames.runs), frames).table
+        assert set(table["panel"]) == panels_
+        assert [*table["method"].map(method_label).unique()] == names
