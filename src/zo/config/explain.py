@@ -9,8 +9,7 @@ import yaml
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-ERRORS = files("zo").joinpath("assets/errors.yaml").read_text(encoding="utf-8")
-WORDS: dict[str, dict[str, str]] = yaml.safe_load(ERRORS)
+WORDS: dict[str, dict[str, str]] = yaml.safe_load((files("zo") / "assets/errors.yaml").read_bytes())
 
 
 def explain(error: BaseException) -> str:

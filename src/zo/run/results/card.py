@@ -16,7 +16,7 @@ from zo.run.store.rows import read_rows
 from zo.tasks import package_files
 from zo.tasks.measures import LOSS, in_row
 
-NAME = "README.md"
+NAME, SPLITS = "README.md", ("train", "validation", "test")
 CLASSES = {"decoder": "CausalLM", "masked": "MaskedLM", "encoder-decoder": "Seq2SeqLM"}
 TEMPLATE = Path(__file__).parents[2] / "assets" / "model_card.md.jinja"
 
@@ -48,8 +48,7 @@ def _measured(run: Path, step: int, cfg: RunConfig) -> dict[str, Any]:
     """Returns what a run's directory says of its inputs, its code and the step's evaluation."""
     inputs, status = Inputs.load(run) or Inputs({}, {}), read_status(run)
     found: dict[str, Any] = {"base weights": inputs.read.get("weights", "unknown")}
-    splits = ("train", "validation", "test")
-    found |= {f"{name} examples": inputs.read[name] for name in splits if name in inputs.read}
+    found |= {f"{key} examples": of for key, of in inputs.read.items() if key in SPLITS}
     found |= {f"file {key}": digest for key, digest in inputs.files.items()}
     row = next((row for row in read_rows(run) if row["step"] == step), {})
     if (measure := in_row(row)) is not None:
