@@ -19,7 +19,8 @@ from pathlib import Path
 
 from submitit.helpers import DelayedSubmission, TorchDistributedEnvironment
 
-from launch.pool import INTERRUPTED, Pool, slots
+from launch.pool import Pool, slots
+from zo.run.signals import INTERRUPTED
 
 GRACE_S = 2.0
 """Every process of a job is sent a signal at once: a run may end of it an instant before this one hears of it."""

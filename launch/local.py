@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch import LaunchError, python_path
-from launch.pool import INTERRUPTED, Pool, slots
+from launch.pool import Pool, slots
 from launch.profile import LocalProfile
 from zo.extras import print_every_character
+from zo.run.signals import INTERRUPTED
 from zo.run.store.lock import held, holder
 
 STARTS_WITHIN_S = 60.0

@@ -14,11 +14,12 @@ from launch import manifest
 from launch.profile import LocalProfile
 from launch.records import QueueError
 from launch.status import hours_left
-from launch.submit import CTRL_C, UNUSABLE, Submission
+from launch.submit import UNUSABLE, Submission
 from launch.sweep import Standing, Sweep, counted, standings
 from zo.config import describe
 from zo.config.command_line import CommandLine
 from zo.run.multirun import Multirun
+from zo.run.signals import CTRL_C
 
 LOCAL_S, SLURM_S = 5.0, 30.0
 """Between two looks; SLURM's controller serves many users."""

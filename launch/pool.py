@@ -13,16 +13,17 @@ from types import FrameType
 from typing import IO
 
 from zo.distributed.config import follows
+from zo.run.signals import CTRL_C, INTERRUPTED
 from zo.run.store.atomic import read_json, replace_json
 from zo.run.store.lock import holder
 
 RUN = (sys.executable, "-m", "zo.run", "--trust")
 """The command that makes or continues the run in a directory, which follows."""
 
-DONE, BUSY, INTERRUPTED = 0, 75, 143
+DONE, BUSY = 0, os.EX_TEMPFAIL
+STOPPED = (INTERRUPTED, CTRL_C, -signal.SIGINT, -signal.SIGTERM, -signal.SIGUSR2)
 """Its exit statuses: finished or collapsed; another live process has the directory; stopped and saved. Others fail."""
 
-STOPPED = (INTERRUPTED, 128 + signal.SIGINT, -signal.SIGINT, -signal.SIGTERM, -signal.SIGUSR2)
 HEEDED = (signal.SIGTERM, signal.SIGUSR2)
 POLL_S = 0.1
 BUSY_S, BUSY_LIMIT_S = 10.0, 600.0

@@ -9,7 +9,6 @@ alone. Without hydra/launcher=... it is slurm where there is an sbatch, else loc
 """
 
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -22,7 +21,6 @@ from rich.console import Console
 from rich.progress import track
 
 from launch import LaunchError, local, manifest, parser, slurm
-from launch.pool import INTERRUPTED
 from launch.profile import LocalProfile, Profile, SlurmProfile, profile_of, register
 from launch.records import Record
 from launch.status import hours_left
@@ -31,12 +29,12 @@ from zo import config
 from zo.config import ConfigError, Problem, command_line
 from zo.config.presets import unknown_copies
 from zo.extras import print_every_character
+from zo.run.signals import CTRL_C, INTERRUPTED
 from zo.run.store.directory import DirectoryError, freeze
 from zo.run.store.lock import held, holder
 
 UNUSABLE = (ConfigError, DirectoryError, LaunchError)
 SUBMITTABLE = ("missing", "interrupted")
-CTRL_C = 128 + signal.SIGINT
 
 
 class Submission:

@@ -1,6 +1,6 @@
 """One run as a command: its title, its exit status, and one line for whatever the user can fix."""
 
-import signal
+import os
 import sys
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from zo.config import RunConfig, describe
 from zo.config.settings import chosen_mode
 from zo.distributed.config import follows
 from zo.run.logs.progress import Screen
+from zo.run.signals import CTRL_C
 
 
 def make(cfg: RunConfig, directory: Path | None = None) -> int:
@@ -28,10 +29,10 @@ def make(cfg: RunConfig, directory: Path | None = None) -> int:
     try:
         runner.run(cfg, directory)
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        return CTRL_C
     except lock.LockedError as error:
         print(error, file=sys.stderr)
-        return runner.LOCKED
+        return os.EX_TEMPFAIL
     except runner.UNUSABLE as error:
         if not follows():  # process 0 has the same error
             print(error, file=sys.stderr)

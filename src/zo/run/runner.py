@@ -51,9 +51,6 @@ from zo.tasks.measures import in_summary
 OFFLOADED = "offloaded"
 """Directory of the copies of offloaded weights, with the process's rank."""
 
-LOCKED = 75
-"""Exit status where another process has the run; sysexits' EX_TEMPFAIL."""
-
 UNUSABLE = (
     *(TaskError, ModelError, TrajectoryError, DirectoryError, InputsError, DeviceError),
     ProcessesError,
