@@ -128,7 +128,7 @@ def test_the_long_comparison_tunes_over_its_whole_budget_on_other_texts(tmp_path
         json.dumps({"lr": lr, "optimizer.eps": 1e-3}) for lr in rates.drop_duplicates("line")["lr"]])  # fmt: skip
     chosen.to_csv(tmp_path / "compare_smollm2_long.csv")
     reported = Sweep.of(["sweep=compare_smollm2_long", "hydra.sweeper.stored_runs=null"])
-    assert len(reported.runs) == 5 * 3 + 1
+    assert len(reported.runs) == 6 * 3 + 1
     assert {tuple(cell["levels"]) for cell in reported.manifest} == {(0.65, 0.6, 0.57)}
     texts = [{run.task.train_set_seed for run in runs}
              for runs in ((run for run, _ in tuned), (run.cfg for run in reported.runs))]  # fmt: skip
