@@ -66,7 +66,8 @@ def _log(argv: Sequence[str]) -> int:
         try:
             log_again(directory)
         except (DirectoryError, LockedError, OSError) as error:
-            print(error, file=sys.stderr)
+            said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+            print(said, file=sys.stderr)
             status = 2
     return status
 
