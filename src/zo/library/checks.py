@@ -261,3 +261,12 @@ def check_trained(named: Iterable[tuple[str, Tensor]], trained: Iterable[bool]) 
                 f"{name}: requires_grad is {p.requires_grad} and was {was} when the optimizer was made;"
                 " make a new optimizer"
             )
+
+
+def check_texts(config: Any, closure: Any) -> None:
+    """Raises ValueError where a step divides by the spread of texts' rewards, and the closure does not know it."""
+    if getattr(config, "baseline", "") == "prompt" and not hasattr(closure, "mean_square"):
+        raise ValueError(
+            "baseline='prompt': the closure has no method mean_square(), the mean square of the texts' rewards; add it,"
+            " or give baseline='population'"
+        )

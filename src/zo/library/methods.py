@@ -32,7 +32,7 @@ NOT_ARGUMENTS = ("name", "groups", "decays")
 
 
 EXAMPLE = """Example:
-    >>> optimizer = zo.{}(model, lr=1e-4)
+    >>> optimizer = zo.{}(model, lr=1e-4{})
     >>> loss = optimizer.step(lambda: model(x).square().mean())"""
 
 
@@ -45,19 +45,19 @@ class _Documentation:
         paragraphs = [p for p in about.split("\n\n") if not p.startswith("Deviations")]
         if method.config.run_by:  # settings of another method's file
             paragraphs[0] = inspect.getdoc(method.config) or ""
-        texts, keys = _attributes_of(method.config), inspect.signature(kind).parameters
-        own = [f"    {key}: {texts[key]}" for key in keys if key in texts]
-        arguments = "\n".join(["Args:", "    params, lr: As of `ZerothOrder`.", *own])
-        paragraphs.append(EXAMPLE.format(kind.__name__))
-        return "\n\n".join([*paragraphs, f"{arguments}\n    Others: As of `ZerothOrder`.\n"])
+        texts = _texts_of(ZerothOrder, "Args") | _texts_of(method.config, "Attributes")
+        arguments = [f"    {key}: {texts[key]}" for key in inspect.signature(kind).parameters]
+        of_texts = getattr(method.config, "baseline", "") == "prompt"
+        example = EXAMPLE.format(kind.__name__, ', baseline="population"' * of_texts)
+        return "\n\n".join([*paragraphs, example, "\n".join(["Args:", *arguments, ""])])
 
 
-def _attributes_of(config: type) -> dict[str, str]:
-    """Returns the documentation of each field from the docstrings of a dataclass and its bases."""
+def _texts_of(kind: type, section: str) -> dict[str, str]:
+    """Returns the entries of a section in the docstrings of a class and its bases, by name."""
     found: dict[str, str] = {}
-    for base in reversed(config.__mro__):
-        section = (inspect.getdoc(base) or "").partition("Attributes:\n")[2]
-        for entry in re.split(r"\n(?=    \w)", section.rstrip()):
+    for base in reversed(kind.__mro__):
+        text = (inspect.getdoc(base) or "").partition(f"{section}:\n")[2].partition("\n\n")[0]
+        for entry in re.split(r"\n(?=    \w)", text.rstrip()):
             key, _, text = entry.strip().partition(": ")
             found[key] = " ".join(text.split())
     return found
@@ -151,7 +151,14 @@ def method_named(name: str) -> type[ZerothOrder]:
 def optimizer(name: str, params: Parameters, lr: float, **kwargs: Any) -> ZerothOrder:
     """Returns the optimizer of a method's name, `bszo` and so on, or of `my_method.py:MyMethod`, a file's class.
 
-    Other arguments are those of `ZerothOrder`.
+    Other arguments are those of the method's class, as `zo.BSZO`.
+
+    Example:
+        >>> optimizer = zo.optimizer("bszo", model, lr=1e-4, k=2, seed=1)
+        >>> loss = optimizer.step(lambda: model(x).square().mean())
+
+    Raises:
+        ValueError: If there is no such method, or a setting is out of range.
     """
     return method_named(name)(params, lr, **kwargs)
 
@@ -164,6 +171,13 @@ def replay(
     method: str | None = None,
 ) -> ZerothOrder:
     """Restores the weights of a recorded training, without a forward pass.
+
+    Example:
+        >>> base = copy.deepcopy(model)
+        >>> with zo.BSZO(model, lr=1e-4, record="run.zo") as optimizer:
+        ...     loss = optimizer.step(lambda: model(x).square().mean())
+        >>> zo.replay(base, "run.zo").step_index
+        1
 
     Args:
         params: The model before the first step, or its tensors, as they were given to the optimizer.

@@ -34,6 +34,7 @@ from zo.library.checks import (
     StepReport,
     check_seed,
     check_storage,
+    check_texts,
     check_trained,
     rates_of,
 )
@@ -86,7 +87,7 @@ class ZerothOrder(_Base):
 
     Attributes:
         method: The method, with the weights that it moves.
-        info: The last step's loss, signals, record and losses; None before the first.
+        info: The last step, a `StepInfo` with loss, losses, forwards, coefficients and scalars; None before the first.
 
     Raises:
         TypeError: If the method has no such setting.
@@ -247,6 +248,7 @@ class ZerothOrder(_Base):
         check_trained(self._given, self._trained)
         if method.step_index == 0:
             check_seed(space, method.seed)
+        check_texts(method.config, closure)
         if self._repeats.due():
             at_once = self._parallel is not None and self._repeats.first  # modes may differ later
             with cast("ParallelStep", self._parallel).checking() if at_once else nullcontext():

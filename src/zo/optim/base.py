@@ -58,8 +58,11 @@ class StepInfo(Estimate):
     """An applied step.
 
     Attributes:
-        losses: What its forward passes measured, in order: all that is needed to `replay` it.
-        forwards: Forward passes of this step.
+        loss: The mini-batch's loss at θ, or as near to it as the method measures; in the closure's unit, as nats.
+        coefficients: The step's slopes or weights, by which `apply` moved θ along the directions; loss per unit of z.
+        scalars: The method's own signals by name, as BSZO's `shrinkage`; the run directory's page has their meaning.
+        losses: What its forward passes measured, in order: all that is needed to replay it. In the closure's unit.
+        forwards: Forward passes of this step, a count.
     """
 
     losses: tuple[float, ...] = ()

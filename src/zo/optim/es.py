@@ -2,7 +2,7 @@
 
     for i = 1 … N:  member θ + s_i ε z_i, s_i = ±1;  R_i = −L(θ + s_i ε z_i)
         `mirrored`: members 2j − 1 and 2j share a direction, s = +1 and −1; else each has its own, s = +1
-    w_i = (R_i − mean R) / s    `shaping=zscore`  s = std R + 10⁻⁸,  or with `baseline=prompt` √(var R_ip + 10⁻⁵)
+    w_i = (R_i − mean R) / D    `shaping=zscore`  D = std R + 10⁻⁸,  or with `baseline=prompt` √(var R_ip + 10⁻⁵)
           rank(R_i)/(N − 1) − ½ `shaping=ranks`   equal rewards share the mean of their ranks
           (R_i − mean R) / ε    `shaping=none`
     θ ← θ + η (1/N Σ_i w_i s_i z_i − λ θ)        λ: `weight_decay`, not on biases and norms
