@@ -1,4 +1,4 @@
-"""Time and memory of a step, beside the released code's way.
+"""Time and memory of a step, beside the released code's restore policy and noise.
 
     python -m benchmarks.steps                                     this machine's defaults
     python -m benchmarks.steps --dry-run                           what that would be
@@ -7,9 +7,9 @@
     python -m benchmarks.steps --methods bszo --restores subtract --noises torch --examples trec
 
 Defaults: on a CPU a 12-layer OPT of width 768 in float32, on a GPU the paper's models in the paper's dtypes; all
-methods; every restore policy with the newest noise, and the paper's pair, subtract with torch. Cases of one method are
-interleaved, together with our implementation of the released code's step (float32). Memory is PyTorch's peak on a
-GPU, and on a CPU the peak resident memory of a fresh process for every case.
+methods; every restore policy with the newest noise, and the released code's pair, subtract with torch, which "× faster"
+compares with. Cases of one method are interleaved. Memory is PyTorch's peak on a GPU, and on a CPU the peak resident
+memory of a fresh process for every case.
 
 A case whose row is in the csv, made on this machine by this very code, is not measured again. Written: steps.csv,
 steps.md and step_times.png. docs/benchmarks.md explains the columns.
@@ -29,8 +29,7 @@ from rich.progress import track
 
 from analysis.report.table import console, markdown, show
 from benchmarks.steps.cases import ANSWERS, METHODS, PRECISIONS, SHAPES, Case, cases, split, ways
-from benchmarks.steps.measure import Stepper, interleaved, loaded
-from benchmarks.steps.released import METHODS as RELEASED
+from benchmarks.steps.measure import interleaved, loaded
 from benchmarks.steps.rows import add, code_hash, draw, of_cases, read, row, tables
 from zo.config import register
 from zo.config.precision import NOISES
@@ -124,14 +123,8 @@ def measure(pending: Sequence[Case], rounds: int, path: Path) -> dict[Case, str]
     for group in track(groups, "measuring", console=Console(stderr=True), transient=True):
         for chunk in loaded(group, failed):
             steppers = [stepper for stepper, _ in chunk]
-            first = steppers[0].case
-            too = first.method in RELEASED and first.dtype == "float32"
-            times = interleaved(
-                [*steppers, *([Stepper(first, released=True)] if too else [])], rounds
-            )
-            released = times[-1] if too else None
-            rows = [row(*one, t, released, rounds) for one, t in zip(chunk, times, strict=False)]
-            add(path, rows)
+            times = interleaved(steppers, rounds)
+            add(path, [row(*one, t, rounds) for one, t in zip(chunk, times, strict=True)])
             chunk.clear()
             del steppers
             memory.release()  # before the next ones are loaded

@@ -1,4 +1,4 @@
-"""Steps, interleaved with the released code's, and their memory."""
+"""Steps, interleaved, and their memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from benchmarks.steps.cases import FORWARD, LR, Case
-from benchmarks.steps.released import ReleasedStep
 from zo.config import register
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.optim import OPTIMIZERS
@@ -65,19 +64,16 @@ class FiniteLoss(BatchLoss):
 
 
 class Stepper:
-    """Makes steps of one case, as a run makes them, or as the released code does."""
+    """Makes steps of one case, as a run makes them."""
 
-    def __init__(self, case: Case, released: bool = False):
+    def __init__(self, case: Case):
         cfg = case.config()
         self.case, self.assembly = case, Assembly.of(cfg)
         self.batches = [case.batch(seed) for seed in range(case.batches)]
         loaded = self.assembly.loaded
         pad_id = loaded.tokenizer.pad_token_id
         self.scorer = CandidateScorer(loaded.model, pad_id, cfg.precision.loss)
-        self.make = self._step
-        if released:
-            self.make = ReleasedStep(loaded.model, pad_id, cfg.optimizer, lr=LR)
-        elif case.method != FORWARD and hasattr(cfg.optimizer, "window"):
+        if case.method != FORWARD and hasattr(cfg.optimizer, "window"):
             for _ in range(cfg.optimizer.window + 1):  # AdaMeZO's first steps, which are MeZO's
                 self.assembly.optimizer.replay([0.0, 0.0])
 
@@ -93,7 +89,7 @@ class Stepper:
         """Makes one step on every mini-batch."""
         before = self._clocks()
         for examples in self.batches:
-            self.make(examples)
+            self._step(examples)
         totals = np.subtract(self._clocks(), before) / len(self.batches)
         return Times(*totals.tolist())
 

@@ -1,7 +1,7 @@
 """What was measured: a csv file with one row per case, and its tables and figure.
 
 Times are in ms, memory in GiB; an empty field was not measured. `step_ms` and its parts are medians of `rounds`
-measurements, `plain_ms` is the released code's step, interleaved with the case. `passes` over the weights were made.
+measurements. `passes` over the weights were made.
 `peak_gib` is the most memory that steps need, `before_gib` what the process needs without a model. `code` is a hash of
 what was measured; `revision` is git's, with + if files had changed since.
 """
@@ -36,13 +36,12 @@ SETTING = ["machine", "device", "threads", "shape", "dtype", "examples"]
 
 COLUMNS = [
     *KEY,
-    *("rounds", "forwards", "values", *(f"{part}_ms" for part in TIMED), "plain_ms", "passes"),
+    *("rounds", "forwards", "values", *(f"{part}_ms" for part in TIMED), "passes"),
     *("state_bytes", "peak_gib", "before_gib", "code", "revision", "versions", "date"),
 ]
 NUMBERS = {
     "ms": ("step_ms", ",.1f"),
     **{part: (f"{part}_ms", ",.1f") for part in ("forward", "weights", "rest")},
-    "released": ("plain_ms", ",.1f"),
     "× faster": ("faster", ".1f"),
     "time × MeZO's": ("time_mezo", ".2f"),
     "passes": ("passes", ".3g"),
@@ -79,9 +78,7 @@ def of_cases(rows: pd.DataFrame, machine: str, cases: Iterable[Case]) -> pd.Data
     return rows[[key in wanted for key in rows[KEY].itertuples(index=False, name=None)]]
 
 
-def row(
-    stepper: Stepper, peak: Peak, times: Times, released: Times | None, rounds: int
-) -> dict[str, Any]:
+def row(stepper: Stepper, peak: Peak, times: Times, rounds: int) -> dict[str, Any]:
     """Returns the row of a case."""
     made, optimizer = provenance(stepper.assembly.device), stepper.assembly.optimizer
     found = {
@@ -91,7 +88,6 @@ def row(
         "rounds": rounds,
         "forwards": 1,
         "values": sum(t.numel() for t in stepper.assembly.params.local),
-        "plain_ms": 1e3 * released.step if released else None,
         "peak_gib": peak.peak,
         "before_gib": peak.before,
         "code": code_hash(),
@@ -136,13 +132,14 @@ def tables(rows: pd.DataFrame) -> Iterator[Table]:
 
 
 def _compared(group: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows of a setting beside its forward pass and MeZO in the same way."""
+    """Returns the rows of a setting beside its forward pass, MeZO, and the same method in the paper's way."""
     trains, way = group["method"] != FORWARD, ["restore", "noise"]
     group = group.assign(memory=group["peak_gib"] - group["before_gib"], rest_ms=rest)
     mezo = group[group["method"] == "mezo"].set_index(way)[["step_ms", "memory"]]
     beside = group.join(mezo.add_suffix("_mezo"), on=way)
+    paper = group[group[way].eq(list(PAPER_WAY)).all(axis=1)].set_index("method")["step_ms"]
     return beside.assign(
-        faster=beside["plain_ms"] / beside["step_ms"],
+        faster=(beside["method"].map(paper) / beside["step_ms"]).where(trains),
         time_mezo=(beside["step_ms"] / beside["step_ms_mezo"]).where(trains),
         state=beside["state_bytes"] / beside["values"],
         memory_forward=beside["memory"] / beside["memory"][~trains].mean(),
@@ -178,20 +175,16 @@ def _remark(group: pd.DataFrame) -> str:
 
 
 def draw(rows: pd.DataFrame, path: Path) -> None:
-    """Draws what every step's time is made of beside the released code's step, a panel per setting."""
-    released = "the released code's step"
-    scale = alt.Scale(domain=[*PARTS.values(), released], range=[*RAMP[5:0:-2], "#D55E00"])
+    """Draws what every step's time is made of, a panel per setting."""
+    scale = alt.Scale(domain=[*PARTS.values()], range=[*RAMP[5:0:-2]])
     panels = []
     for group in in_settings(rows):
         names = group["method"].map(label) + ", " + group["restore"] + ", " + group["noise"]
-        parts = group.assign(rest_ms=rest, way=names, part=released)
-        parts = parts[["way", "plain_ms", "part", *PARTS]].rename(columns=PARTS)
-        long = parts.drop(columns="part").melt(["way"], [*PARTS.values()], "part", "ms")
+        parts = group.assign(rest_ms=rest, way=names).rename(columns=PARTS)
+        long = parts.melt(["way"], [*PARTS.values()], "part", "ms")
         y = alt.Y("way:N", sort=None, title=None)
         colour = alt.Color("part:N", scale=scale, sort=None)
         bars = alt.Chart(long).mark_bar().encode(alt.X("ms:Q", title="ms per step"), y, colour)
-        ticks = alt.Chart(parts.dropna(subset="plain_ms")).mark_tick(thickness=2, opacity=1)
-        beside = ticks.encode(alt.X("plain_ms:Q"), y, colour)
         size = {"width": 340, "height": alt.Step(10), "title": title(group.iloc[0])}
-        panels.append(alt.layer(bars, beside, **size))
+        panels.append(bars.properties(**size))
     draw_chart(alt.vconcat(*panels), path)
