@@ -14,6 +14,7 @@ SWEEPS: dict[str, dict[str, Any]] = _NAMES["sweeps"]
 ZERO_SHOT = "zero_shot"
 UNTRAINED = (ZERO_SHOT, "icl", "linear_probe")
 """Baselines without steps, and so without a learning rate."""
+BACKPROPAGATING = {"adam", "sgd"}
 PAPER_METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
 
 
@@ -35,7 +36,7 @@ def plain(method: str) -> str:
 
 def uncounted(methods: Iterable[str]) -> tuple[str, ...]:
     """What passes do not count, a sentence for each of some methods that backpropagates."""
-    found = {plain(method) for method in methods} & {"adam", "sgd"}
+    found = {plain(method) for method in methods} & BACKPROPAGATING
     said = "forward passes alone; each step's backward pass costs about two more"
     return tuple(f"{method_label(method)}: {said}" for method in sorted(found))
 

@@ -5,10 +5,12 @@ Files in DIR/<sweep>/ are comparison.{csv,md,tex} and a figure, of a tuning swee
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from analysis.logs.frames import Frames
@@ -49,9 +51,12 @@ REPORTED = (
 )
 TO_LEVEL = (
     "Passes to a loss: forward passes until the validation loss is at most that, twice in succession. In brackets: the "
-    "ratio to those of {} over the same seeds, its 95 % interval (Student, logarithms), and p after Holm's correction."
+    "ratio to those of {} over the same seeds, its 95 % interval (Student, logarithms), and p after Holm's correction. "
+    "Evaluations bound the passes: a ratio that is equal for all seeds has the interval that they leave open and "
+    "no p. ≤: below the loss at the first evaluation already."
 )
 CENSORED = "{} of {} seeds arrive; the others count with the whole budget"
+UNCONFIRMED = "; reached at the end, not confirmed: {}"
 MOST_NAMED = 8  # lines of a figure with the memory of each
 ROW = 15  # pixels of a line in the figure of differences
 MINUS = "minus the first line's, 95 %"
@@ -144,8 +149,13 @@ def _to_level(i: int) -> Callable[[Row], Cell]:
         if pd.notna(row[f"low_{i}"]):
             tail = f" (× {ratio:.2f}, {row[f'low_{i}']:.2f} to {row[f'high_{i}']:.2f}"
             tail += ")" if pd.isna(p := row[f"p_holm_{i}"]) else f", p {p:.2g})"
-        censored = (CENSORED.format(int(reached), seeds),) if reached < seeds else ()
-        return number(row[f"passes_{i}"], ",.0f", tail=tail, notes=censored)
+        elif np.isfinite(most := row[f"most_{i}"]):
+            tail = f" (× {ratio:.2f}, {row[f'least_{i}']:.2f} to {most:.2f} by the evaluations)"
+        censored = [CENSORED.format(int(reached), seeds)] if reached < seeds else []
+        if row[f"at_end_{i}"] > 0:
+            censored[0] += UNCONFIRMED.format(int(row[f"at_end_{i}"]))
+        made = number(row[f"passes_{i}"], ",.0f", tail=tail, notes=tuple(censored))
+        return replace(made, text=f"≤ {made.text}") if row[f"at_once_{i}"] > 0 else made
 
     return cell
 
@@ -255,7 +265,7 @@ def _over_passes(title: str, runs: pd.DataFrame, frames: Frames) -> list[Figure]
         said: dict[str, Any] = {"panel": "", "quantity": "validation accuracy (%)", "axis": PASSES}
         steps, budget = its["steps"].max(), budget_of(runs)
         said |= {"series": label, "end": label, "shape": "line" if steps else "level"}
-        x = mean.index / steps * budget if steps else [budget] * len(mean)
+        x = mean.index * its["passes_per_step"].max() if steps else [budget] * len(mean)
         found.append(points(method, x, mean, **said))
     rows = pd.concat(found, ignore_index=True)
     return [Figure("passes", title, rows, line_panels(rows))]

@@ -19,9 +19,7 @@ from rich.text import Text
 ABSENT, COLLAPSED = "–", "*"
 RAISED, PLAIN = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", "abcdefghijklmnoprstuvwxyz"
 WIDEST = 1000  # columns of a terminal that a table may need
-SIGNS = (
-    r"− $-$ – -- × $\times$ ± $\pm$ ² $^2$ ⁹ $^9$ → $\to$ ← $\leftarrow$ ≥ $\geq$ ε $\varepsilon$"
-)
+SIGNS = r"− $-$ – -- × $\times$ ± $\pm$ ² $^2$ ⁹ $^9$ → $\to$ ← $\leftarrow$ ≥ $\geq$ ≤ $\leq$ ε $\varepsilon$"
 SIGNS += r" σ $\sigma$ θ $\theta$ < $<$"
 LATEX = {
     "\\": r"\textbackslash{}",

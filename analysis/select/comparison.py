@@ -14,9 +14,10 @@ import pandas as pd
 from analysis.logs.frames import Frames
 from analysis.logs.history import EVALUATED, evaluations
 from analysis.logs.run_file import LogError
+from analysis.paper.names import BACKPROPAGATING
 from analysis.select.cell_runs import OF_UNIT, shortfall
 from analysis.stats.inference import LEVEL, holm, minimum_detectable_effect, paired_estimates
-from analysis.stats.passes import area, passes_to, ratios
+from analysis.stats.passes import Arrival, area, passes_to, ratios
 
 BASE, FAMILY, OTHER = "base", "family", "other"
 SHARES = (12.5, 25, 50, 100)
@@ -35,12 +36,14 @@ def run_losses(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
 
     Returns:
         `setting` (what was tuned or set, as JSON text, the learning rate among it); LOSSES; AREA, the mean loss over
-        log passes; `pass_ms`; and `passes_i` and `reached_i`, see `passes_to`, of each of the `levels_of` the cells.
-        All runs have the budget of the base: a pass is a share of it.
+        log passes; `passes_per_step`, of which a backward pass counts as two; `pass_ms`; and of each of the `levels_of`
+        the cells the fields of `Arrival`, with the level's number behind their names.
     """
     ended = cells[cells["status"].isin(["finished", "collapsed"]) & (cells["line"] != "")]
     untrained = ended.loc[ended["steps"] == 0, "val_loss"].max()
     levels, budget = levels_of(cells), budget_of(ended)
+    backwards = 2 * ended["optimizer"].isin(BACKPROPAGATING)
+    ended = ended.assign(passes_per_step=ended["forwards_per_step"] + backwards)
     runs = ended.to_dict("records")
     rows = [_measures(_curve(run, frames, untrained), run, budget, levels) for run in runs]
     columns = list(dict.fromkeys([*LOSSES, AREA, "pass_ms", *(key for row in rows for key in row)]))
@@ -88,14 +91,17 @@ def _measures(
     if not run["steps"]:
         return dict.fromkeys([*LOSSES, AREA], float(loss[-1]))
     share = 100 * curve["step"].to_numpy(float) / run["steps"]
-    found = {"pass_ms": run["step_ms"] * run["steps"] / budget}
+    per_step = run["passes_per_step"]
+    found = {"pass_ms": run["step_ms"] / per_step}
     for wanted, name in SHARED.items():
         i = np.abs(share - wanted).argmin()
         found[name] = loss[i] if wanted / NEAR < share[i] < wanted * NEAR else float("nan")
-    passes = pd.DataFrame({"forwards": share / 100 * budget, "loss": loss})[share > 0]
+    passes = pd.DataFrame({"forwards": curve["step"].to_numpy(float) * per_step, "loss": loss})
+    passes = passes[share > 0]
     found[AREA] = area(passes) if len(passes) > 1 else float("nan")
     for i, level in enumerate(levels):
-        found[f"passes_{i}"], found[f"reached_{i}"] = passes_to(passes, level, budget)
+        arrival = passes_to(passes, level, budget)._asdict()
+        found |= {f"{key}_{i}": float(value) for key, value in arrival.items()}
     return found
 
 
@@ -179,7 +185,7 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
         setting=("setting", "first"),
         seeds=("seed", "size"),
         collapsed=("lost", "sum"),
-        passes=("forwards_per_step", "first"),
+        passes=("passes_per_step", "first"),
         pass_ms=("pass_ms", "median"),
         drift=("drift", "mean"),
         run_ids=("run_id", " ".join),
@@ -202,11 +208,16 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
 
 def _to_level(runs: pd.DataFrame, i: int, base: str) -> pd.DataFrame:
     """`ratios` of one level, their p-values corrected over the family."""
-    at = {f"passes_{i}": "passes", f"reached_{i}": "reached"}
+    at = {f"{key}_{i}": key for key in Arrival._fields}
     found = ratios(runs[["line", "seed", *at]].rename(columns=at), base).drop(columns="seeds")
     claimed = runs.groupby("line", sort=False)["role"].first() == FAMILY
-    found["p_holm"] = holm(list(found["p_value"].where(claimed)))
+    found["p_holm"] = _corrected(found["p_value"].where(claimed), claimed)
     return found.add_suffix(f"_{i}")
+
+
+def _corrected(p: pd.Series, claimed: pd.Series) -> pd.Series:
+    """Holm's p-values of a family. Its lines without a p-value count as tests, too: as those of the largest."""
+    return pd.Series(holm(list(p.fillna(1.0).where(claimed))), p.index).where(p.notna())
 
 
 def decide(gaps: pd.DataFrame, smallest: float) -> pd.DataFrame:
@@ -226,7 +237,7 @@ def decide(gaps: pd.DataFrame, smallest: float) -> pd.DataFrame:
     frame = paired_estimates(gaps["gap"], [gaps[key] for key in by]).reset_index()
     claimed, sets = frame["role"] == FAMILY, frame["claim"]
     p = frame["p_value"].where(claimed)
-    frame["p_holm"] = p.groupby(sets).transform(lambda some: holm(list(some)))
+    frame["p_holm"] = p.groupby(sets).transform(lambda some: _corrected(some, claimed[some.index]))
     sizes = zip(frame["n"], claimed.groupby(sets).transform("sum"), strict=True)
     frame["minimum_detectable_effect"] = [
         minimum_detectable_effect(*size) for size in sizes

@@ -4,7 +4,12 @@ A run reaches a level L at the first of two successive evaluations whose losses 
 is censored: it counts with its whole budget, so means are restricted to the budget (restricted mean survival time,
 Royston and Parmar 2013). Lines are compared with the base over equal seeds, by the ratio of their passes on the log
 scale. A pair of which both runs are censored counts with a ratio of 1.
+
+Evaluations bound the passes: the level is met behind the last evaluation above it. Ratios that are equal for all seeds
+have no interval by Student, and one by these bounds.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,8 +17,24 @@ import pandas as pd
 from analysis.stats.inference import paired_estimates
 
 
-def passes_to(curve: pd.DataFrame, level: float, budget: float) -> tuple[float, bool]:
-    """Returns the forward passes at which a run reaches `level`, and whether it does; otherwise its budget.
+class Arrival(NamedTuple):
+    """When a run reaches a level.
+
+    Attributes:
+        passes: Forward passes until then; the budget of a run that does not reach it.
+        reached: Whether it does.
+        after: Forward passes of the evaluation before it; 0 where the first one is at or below the level already.
+        at_end: Whether the last evaluation alone is at or below the level, which nothing confirms.
+    """
+
+    passes: float
+    reached: bool
+    after: float
+    at_end: bool
+
+
+def passes_to(curve: pd.DataFrame, level: float, budget: float) -> Arrival:
+    """Returns when a run reaches `level`.
 
     Args:
         curve: One run's evaluations: `forwards` (forward passes so far) and `loss` (nats, NaN reaches nothing).
@@ -21,9 +42,13 @@ def passes_to(curve: pd.DataFrame, level: float, budget: float) -> tuple[float, 
         budget: Forward passes of the whole run.
     """
     ordered = curve.sort_values("forwards")
-    below = ordered["loss"].to_numpy() <= level
+    below, at = ordered["loss"].to_numpy() <= level, ordered["forwards"].to_numpy(float)
     first = np.flatnonzero(below[:-1] & below[1:])
-    return (float(ordered["forwards"].iloc[first[0]]), True) if len(first) else (budget, False)
+    before = at[: first[0] if len(first) else len(at) - below[-1]]
+    after = float(before[-1]) if len(before) else 0.0
+    if len(first):
+        return Arrival(float(at[first[0]]), True, after, False)
+    return Arrival(budget, False, after, bool(below[-1]))
 
 
 def area(curve: pd.DataFrame) -> float:
@@ -41,20 +66,37 @@ def ratios(runs: pd.DataFrame, base: str) -> pd.DataFrame:
     """Returns a row per line: its forward passes to a level over those of the line `base`, paired by seed.
 
     Args:
-        runs: A row per run: `line`, `seed`, `passes` and `reached`, as of `passes_to`.
+        runs: A row per run: `line`, `seed` and the fields of `Arrival`.
         base: The line that the others are compared with.
 
     Returns:
-        Indexed by line: `passes` (restricted mean), `reached` and `seeds` (numbers of runs), `ratio`, `low` and `high`
-        (95 %, Student on the log scale), `p_value` (of a ratio of 1), and `spread`, the standard deviation of the log
-        ratios. The base has no ratio.
+        Indexed by line: `passes` (restricted mean); numbers of runs: `seeds`, `reached`, `at_end`, and `at_once`, below
+        the level at their first evaluation; `ratio`, `low` and `high` (95 %, Student on the log scale), `p_value` (of a
+        ratio of 1), `spread`, the standard deviation of the log ratios; and where that is 0 `least` and `most`, the
+        ratios that the evaluations leave open. The base has no ratio.
     """
-    theirs = runs[runs["line"] == base].set_index("seed")["passes"]
+    runs = runs.assign(
+        at_once=runs["reached"].astype(bool) & (runs["after"] == 0),
+        before=runs["passes"].where(runs["reached"].astype(bool), np.inf),
+    )
+    theirs = runs[runs["line"] == base].set_index("seed")
     other = runs[runs["line"] != base]
-    logs = (other["passes"] / other["seed"].map(theirs)).map(np.log)
-    found = paired_estimates(logs, [other["line"]])
+    passes, before, after = (
+        other["seed"].map(theirs[key]) for key in ("passes", "before", "after")
+    )
+    found = paired_estimates((other["passes"] / passes).map(np.log), [other["line"]])
+    bounds = other.assign(least=other["after"] / before, most=other["before"] / after)
+    bounds = bounds.groupby("line")[["least", "most"]].agg(_geometric_mean)
     means = runs.groupby("line", sort=False).agg(
-        passes=("passes", "mean"), reached=("reached", "sum"), seeds=("seed", "size")
+        passes=("passes", "mean"),
+        seeds=("seed", "size"),
+        **{key: (key, "sum") for key in ("reached", "at_end", "at_once")},
     )
     scaled = found[["estimate", "low", "high"]].rename(columns={"estimate": "ratio"}).map(np.exp)
-    return means.join(scaled).join(found[["p_value", "spread"]])
+    equal = found.index[found["low"].isna() & found["estimate"].notna()]
+    return means.join(scaled).join(found[["p_value", "spread"]]).join(bounds.loc[equal])
+
+
+def _geometric_mean(values: pd.Series) -> float:
+    with np.errstate(divide="ignore"):
+        return float(np.exp(np.log(values).mean()))

@@ -146,25 +146,46 @@ def test_a_setting_is_chosen_by_the_whole_curve_where_levels_are_fixed_and_ties_
 
 
 def test_passes_to_a_loss_are_counted_paired_and_censored():
-    """A run's loss falls from 1 in a straight line, over 40 steps with an evaluation every 10: 80 passes of MeZO."""
+    """A run's loss falls from 1 in a straight line, over 40 steps of 2 passes, BSZO 3, evaluated at each tenth."""
     made = cells({"mezo": "base", "bszo": "family", "late": "family"}, (1e-4,), eps=(1e-3,))
     made["levels"] = "[0.8, 0.1]"
     ends = {"mezo": 0.5, "bszo": 0.0, "late": 0.9}
     filled, frames = ended(made, lambda cell: ends.get(cell["line"], 0.7))
     frame, table, (_, passes) = report.comparison("tuned", filled, frames)
     rows = frame.set_index("line")
-    assert rows["passes_0"].drop("zero_shot").to_dict() == {"mezo": 40, "bszo": 20, "late": 80}
-    assert rows.loc[["bszo", "late"], "ratio_0"].tolist() == pytest.approx([0.5, 2])
+    assert rows["passes_0"].drop("zero_shot").to_dict() == {"mezo": 40, "bszo": 30, "late": 80}
+    assert rows.loc[["bszo", "late"], "ratio_0"].tolist() == pytest.approx([0.75, 2])
     assert rows["reached_0"].dropna().to_dict() == {"mezo": 3, "bszo": 3, "late": 0}
     assert (rows["passes_1"].dropna() == 80).all(), "one evaluation, the last, is no arrival"
     text = markdown(table)
-    assert "| 20 (× 0.50) |" in text
-    assert "0 of 3 seeds arrive; the others count with the whole budget" in text
+    assert "| ≤ 30 (× 0.75, 0.00 to 1.50 by the evaluations) |" in text
+    assert "0 of 3 seeds arrive; the others count with the whole budget\n" in text
+    assert "with the whole budget; reached at the end, not confirmed: 3\n" in text
     assert "Not recorded: 12.5 %." in text
     shapes = passes.frame.groupby("method")["shape"].first().to_dict()
     assert shapes == {"mezo": "line", "bszo": "line", "late": "line", "zero_shot": "level"}
-    assert sorted(passes.frame.query("method == 'bszo'")["x"]) == [20, 40, 60, 80]
+    assert sorted(passes.frame.query("method == 'bszo'")["x"]) == [30, 60, 90, 120]
     assert set(passes.frame.set_index("method").loc["bszo", "end"]) == {"BSZO, 13.0 GiB"}
+
+
+def test_a_line_without_a_p_value_is_a_test_of_its_family():
+    """Of four lines two have equal differences, or ratios, for all seeds: the others are corrected for four."""
+    gaps = {"even": [0.1, 0.1], "same": [0.2, 0.2], "bszo": [0.1, 0.1001], "es": [0.1, 0.105]}
+    rows = [{"line": line, "gap": gap} for line, both in gaps.items() for gap in both]
+    found = decide(pd.DataFrame(rows).assign(claim="", role="family"), 0.01).set_index("line")
+    assert (found["p_holm"] / found["p_value"]).dropna().round(6).to_dict() == {"bszo": 4, "es": 3}
+
+
+def test_a_backward_pass_counts_as_two_and_a_budget_that_no_step_fits_is_not_made_whole():
+    made = cells({"mezo": "base", "adam": "other"}, (1e-4,), eps=(1e-3,)).assign(levels="[0.8]")
+    made.loc[made["line"] == "adam", "steps"] = 26  # 78 of 80 passes
+    frames = made_frames(made, loss=lambda cell: 0.5)
+    rates = frames.runs["optimizer.name"].map({"adam": 1.0, "mezo": 2.0})
+    filled = fill(made, frames.runs.assign(**{"run/forwards_per_step": rates}))
+    runs = run_losses(filled, frames).query("steps > 0").groupby("line").first()
+    assert runs["passes_per_step"].to_dict() == {"mezo": 2, "adam": 3}
+    assert (runs["pass_ms"] * runs["passes_per_step"]).tolist() == runs["step_ms"].tolist()
+    assert (runs["passes_0"] % runs["passes_per_step"] == 0).all()
 
 
 def test_settings_are_written_for_complete_tuning_alone():

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.stats.inference import LEVEL, POWER, minimum_detectable_effect
-from analysis.stats.passes import area, passes_to, ratios
+from analysis.stats.passes import Arrival, area, passes_to, ratios
 
 FORWARDS = [100, 141, 200, 283, 400]
 
@@ -17,13 +17,19 @@ def curve(*losses: float) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [
-        ((0.7, 0.6, 0.5, 0.5, 0.5), (200, True)),  # equal to the level counts
-        ((0.7, 0.4, 0.6, 0.5, 0.4), (283, True)),  # one evaluation alone does not
-        ((0.4, 0.4, 0.9, 0.9, 0.9), (100, True)),  # what follows does not matter
-        ((0.7, 0.6, 0.6, 0.6, 0.4), (400, False)),  # nothing confirms the last evaluation
-        ((0.7, 0.6, 0.6, 0.6, 0.6), (400, False)),
-        ((0.7, float("nan"), 0.4, float("nan"), 0.4), (400, False)),
-        ((0.4,), (400, False)),
+        ((0.7, 0.6, 0.5, 0.5, 0.5), (200, True, 141, False)),  # equal to the level counts
+        ((0.7, 0.4, 0.6, 0.5, 0.4), (283, True, 200, False)),  # one evaluation alone does not
+        (
+            (0.4, 0.4, 0.9, 0.9, 0.9),
+            (100, True, 0, False),
+        ),  # below at once; the rest does not matter
+        (
+            (0.7, 0.6, 0.6, 0.6, 0.4),
+            (400, False, 283, True),
+        ),  # nothing confirms the last evaluation
+        ((0.7, 0.6, 0.6, 0.6, 0.6), (400, False, 400, False)),
+        ((0.7, float("nan"), 0.4, float("nan"), 0.4), (400, False, 283, True)),
+        ((0.4,), (400, False, 0, True)),
     ],
 )
 def test_a_level_is_reached_at_the_first_of_two_evaluations(losses, expected):
@@ -41,7 +47,7 @@ def test_the_area_is_a_mean_over_the_logarithm_of_passes():
 
 def runs(**passes: list[float]) -> pd.DataFrame:
     rows = [
-        {"line": line, "seed": seed, "passes": value, "reached": value < 400}
+        {"line": line, "seed": seed, **Arrival(value, value < 400, value / 2, False)._asdict()}
         for line, values in passes.items()
         for seed, value in enumerate(values)
     ]
@@ -55,6 +61,23 @@ def test_ratios_are_paired_by_seed_and_censored_at_the_budget():
     assert found.loc["same", "ratio"] == 1
     assert found.loc[["same", "mezo"], ["low", "p_value"]].isna().all(axis=None)
     assert np.isnan(found.loc["mezo", "ratio"])
+    assert found.loc["same", ["least", "most"]].tolist() == [0, np.inf]  # one pair has no arrival
+    assert found.loc[["bszo", "mezo"], ["least", "most"]].isna().all(axis=None)
+
+
+def test_equal_ratios_have_the_interval_that_the_evaluations_leave_open():
+    """BSZO and MeZO-Adam over SmolLM2's 40,000 passes at 0.65 nats, evaluated at powers of √2."""
+    pairs = {"mezo": (4992, 3530), "bszo": (882, 624), "mezo_adam": (1248, 882), "adam": (624, 0)}
+    rows = [
+        {"line": line, "seed": seed, **Arrival(passes, True, after, False)._asdict()}
+        for line, (passes, after) in pairs.items()
+        for seed in (1, 2, 3)
+    ]
+    found = ratios(pd.DataFrame(rows), "mezo").round(2)
+    assert found.loc["bszo", ["least", "most"]].tolist() == [0.13, 0.25]
+    assert found.loc["mezo_adam", ["least", "most"]].tolist() == [0.18, 0.35]
+    assert found.loc["adam", ["least", "most"]].tolist() == [0, 0.18]
+    assert found["at_once"].to_dict() == {"mezo": 0, "bszo": 0, "mezo_adam": 0, "adam": 3}
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(1.3, POWER), (1.0, LEVEL)])
@@ -65,5 +88,7 @@ def test_a_planted_ratio_is_found_at_the_power_and_none_at_the_level(ratio, expe
     base = np.exp(noise.normal(8, 1, 10))
     others = base * np.exp(noise.normal(np.log(ratio), spread, (1000, 10)))
     table = pd.DataFrame(np.vstack([base, others])).stack().rename_axis(["line", "seed"])
-    found = ratios(table.rename("passes").reset_index().assign(reached=True), 0).drop(0)
+    found = ratios(
+        table.rename("passes").reset_index().assign(reached=True, after=1.0, at_end=False), 0
+    ).drop(0)
     assert np.mean(found["p_value"] < LEVEL) == pytest.approx(expected, abs=0.03)
