@@ -1,6 +1,7 @@
 """Which tensors share memory, and which can be updated in place."""
 
 from collections.abc import Hashable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +23,8 @@ def storage_key(t: Tensor) -> Hashable:
 
 def is_alias(t: Tensor, other: Tensor) -> bool:
     """Returns whether a tensor is another one under another name."""
-    return t.shape == other.shape and storage_key(t) == storage_key(other)
+    same = (t.shape, t.stride()) == (other.shape, other.stride())
+    return same and storage_key(t) == storage_key(other)
 
 
 def distinct(named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
@@ -44,7 +46,44 @@ def distinct(named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
         first, same = found.setdefault(key, (name, given))
         if same.numel() != given.numel():
             raise ValueError(f"{name}: begins in memory where {first} does, with another size")
+        if first != name and not (is_alias(t, part_of(same)[0]) or is_dense(t)):
+            raise ValueError(f"{name}: is another view of the memory of {first}")
+    _check_overlaps([(name, part_of(t)[0]) for name, t in found.values()])
     return list(found.values())
+
+
+def is_dense(t: Tensor) -> bool:
+    """Returns whether the tensor's values lie without gaps in memory of their size."""
+    return torch.empty_like(t, device="meta").stride() == t.stride()
+
+
+def _check_overlaps(named: Iterable[tuple[str, Tensor]]) -> None:
+    """Raises ValueError if a value is in two tensors that begin at different addresses."""
+    ranges = [(str(t.device), t.data_ptr(), _end(t), name, t) for name, t in named if t.numel()]
+    ranges.sort(key=lambda of: of[:2])
+    near: list[Any] = []  # that reach beyond the start of the next one
+    for of in ranges:
+        device, start, end, name, t = of
+        near = [other for other in near if other[0] == device and other[2] > start]
+        for _, begin, stop, first, other in near:
+            low, high = start - begin, min(stop, end) - begin
+            if _touched(other, 0)[low:high].logical_and(_touched(t, low)[low:high]).any():
+                raise ValueError(f"{name}: shares a part of its memory with {first}")
+        near.append(of)
+
+
+def _end(t: Tensor) -> int:
+    """Returns the address behind a tensor's last value."""
+    last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+    return t.data_ptr() + (last + 1) * t.element_size()
+
+
+def _touched(t: Tensor, begin: int) -> Tensor:
+    """Returns which bytes behind an address the tensor's values take; `begin` bytes behind it the tensor begins."""
+    marks = torch.zeros(begin + _end(t) - t.data_ptr(), dtype=torch.bool)
+    steps = [step * t.element_size() for step in t.stride()]
+    marks.as_strided((*t.shape, t.element_size()), (*steps, 1), begin).fill_(True)
+    return marks
 
 
 def _immovable(t: Tensor) -> str | None:

@@ -12,12 +12,14 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MethodType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from zo.weights.scratch import Scratch, views_stay, without_views
+
+_Guard = TypeVar("_Guard", bound=nn.Parameter)
 
 METADATA = {
     "shape", "dtype", "device", "layout", "requires_grad", "grad", "is_leaf", "grad_fn", "ndim", "itemsize", "nbytes",
@@ -39,6 +41,7 @@ class GuardedParameter(nn.Parameter):
     """
 
     before_reading: ClassVar[Callable[[Tensor], None]]
+    plain: ClassVar[type[nn.Parameter]] = nn.Parameter
 
     @classmethod
     def __torch_function__(
@@ -64,9 +67,10 @@ class GuardedParameter(nn.Parameter):
                 type(item).before_reading(item)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
-        """Returns a plain parameter of θ."""
+        """Returns a parameter of θ without the guard."""
         if id(self) not in memo:
             copied = nn.Parameter(self.detach().clone(), self.requires_grad)
+            copied.__class__ = self.plain  # type: ignore[assignment]
             memo[id(self)] = copied
         parameter: nn.Parameter = memo[id(self)]
         return parameter
@@ -236,6 +240,26 @@ def parameter_owners(model: nn.Module, position: Callable[[Tensor], int | None])
             if (i := position(p)) is not None:
                 held.setdefault(callers.get(module, module), []).append((module, name, i))
     return held
+
+
+def refuse_scripted(policy: str, owners: ParameterOwners) -> None:
+    """Raises ValueError if TorchScript computes with a parameter, since its code takes no other tensor."""
+    for module in (module for of in owners.values() for module, *_ in of):
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ValueError(
+                f'restore={policy!r}: {module.original_name} is a ScriptModule; use restore="snapshot"'
+            )
+
+
+@functools.cache
+def subclassed(kind: type[Tensor], guard: type[_Guard]) -> type[_Guard] | None:
+    """Returns the guard's subclass for parameters of a class; None for a class that has its own torch functions."""
+    if (
+        nn.Parameter not in kind.__mro__
+        or kind.__torch_function__ != nn.Parameter.__torch_function__
+    ):
+        return None
+    return guard if kind is nn.Parameter else type(kind.__name__, (guard, kind), {"plain": kind})
 
 
 def looks_up(module: nn.Module) -> bool:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from zo.weights.directions import uncast
+from zo.weights.restore.base import RestoreError
 
 Forward: TypeAlias = Callable[..., Tensor]
 
@@ -51,6 +52,8 @@ class BranchedLayers:
         self._lent: list[tuple[dict[str, Any], dict[str, Any]]] = []
         # Kinds of norms, and whether they take a weight of each row's own.
         self._together: dict[type[nn.Module], bool] = {}
+        # Names of layers with a forward of their own, until it is compared with what is computed in its place.
+        self._unproven: set[str] = set()
 
     def forward_of(self, module: nn.Module, own: Mapping[str, int], path: str) -> Forward | None:
         """Returns a layer's forward at the branches' points, or None if it is of no known kind.
@@ -61,16 +64,23 @@ class BranchedLayers:
             path: Its name in the model.
         """
         plain = module.forward
+        looks_up = isinstance(module, nn.Embedding)
+        known = nn.Embedding.forward if looks_up else type(module).forward
+        if getattr(plain, "__func__", None) is not known:
+            self._unproven.add(path)
         if all(self._tensors[i].dim() < 2 for i in own.values()):
             return None if list(module.children()) else self._small(module, plain, own, path)
         weight, bias = own.get("weight"), own.get("bias")
         if weight is None or own.keys() - {"weight", "bias"}:
             return None
         if type(module).forward is nn.Linear.forward:
-            return self._product(plain, weight, bias, path, transposed=False)
-        if type(module).__name__ == "Conv1D":  # transformers': y = x W + b
-            return self._product(plain, weight, bias, path, transposed=True)
-        if isinstance(module, nn.Embedding) and module.max_norm is None and bias is None:
+            return self._product(module, plain, weight, bias, path, transposed=False)
+        kind = type(module)
+        if (
+            f"{kind.__module__}.{kind.__name__}" == "transformers.pytorch_utils.Conv1D"
+        ):  # y = x W + b
+            return self._product(module, plain, weight, bias, path, transposed=True)
+        if looks_up and module.max_norm is None and bias is None:
             return self._lookup(module, plain, weight, path)
         return None
 
@@ -89,14 +99,27 @@ class BranchedLayers:
             self.inside -= 1
 
     def _product(
-        self, plain: Forward, weight: int, bias: int | None, path: str, transposed: bool
+        self,
+        module: nn.Module,
+        plain: Forward,
+        weight: int,
+        bias: int | None,
+        path: str,
+        transposed: bool,
     ) -> Forward:
         """A linear layer: adds (x R) Lᵀ, or (x L) Rᵀ if W is transposed; and a bias's displacement."""
 
-        def forward(x: Tensor) -> Tensor:
-            y = self._plain(plain, x)
+        def forward(*args: Any, **kwargs: Any) -> Tensor:
+            y = self._plain(plain, *args, **kwargs)
             if not self._differ(weight, bias):
                 return y
+            (x,) = (*args, *kwargs.values())
+            if path in self._unproven:
+                own = self._plain(type(module).forward, module, x)
+                if not (isinstance(y, Tensor) and torch.allclose(y, own, equal_nan=True)):
+                    raise _refused(path, module, "has a forward of its own, which computes more")
+                self._unproven.remove(path)
+            x = x if x.dim() > 1 else x[None]
             first, second = self._right(weight), self._left(weight)
             if transposed:
                 first, second = second, first
@@ -122,16 +145,48 @@ class BranchedLayers:
             y = self._plain(plain, *args, **kwargs)
             if not self._differ(weight):
                 return y
-            if y.dim() < 3:
+
+            def look_up(table: Tensor) -> Tensor:
+                found = self._looked_up(module, plain, table, *args, **kwargs)
+                return found if found.dim() > 2 or self.count > 1 else found[None]
+
+            if path in self._unproven:
+                self._check_lookup(look_up, y, module, weight, path)
+            if y.dim() < 3 and self.count > 1:
                 raise ValueError(f"{path}: its rows cannot be told to be of one branch or another")
             find = self._shared_rows if self.right is None else self._own_rows
-            found = find(
-                lambda table: self._looked_up(module, plain, table, *args, **kwargs), weight, path
-            )
+            found = find(look_up, weight, path)
             with uncast(y.device):
                 return y.add_((found @ self._right(weight)).view_as(y))
 
         return forward
+
+    def _check_lookup(
+        self, look_up: Forward, y: Any, module: nn.Module, weight: int, path: str
+    ) -> None:
+        """Compares an embedding's output for random tables with a multiple of their rows, once.
+
+        Raises:
+            RestoreError: If it returns anything else.
+        """
+        w = self._tensors[weight]
+        generator = torch.Generator().manual_seed(0)
+        table = torch.rand(len(w), 3, generator=generator).add_(0.5).to(w.device)
+        ones, numbers = torch.ones_like(table), torch.arange(len(w), device=w.device).float()
+        try:
+            y = y if y.dim() > 2 or self.count > 1 else y[None]
+            found, factor = look_up(table), look_up(ones)
+            ids = look_up(numbers[:, None] * ones) / torch.where(factor == 0, 1, factor)
+            rows = ids[..., 0].round().long()
+            same = torch.allclose(found, factor * table[rows], 1e-4)
+            same &= torch.allclose(
+                y, factor[..., :1].to(y.dtype) * w[rows], 4 * torch.finfo(w.dtype).eps
+            )
+        except (RuntimeError, IndexError, AttributeError, TypeError, ValueError):
+            same = False
+        if not same:
+            raise _refused(path, module, "computes more than a lookup in its table")
+        self._unproven.remove(path)
 
     def _looked_up(
         self, module: nn.Module, plain: Forward, table: Tensor, *args: Any, **kwargs: Any
@@ -154,7 +209,8 @@ class BranchedLayers:
         numbers = torch.arange(left.shape[2], device=left.device, dtype=torch.float32)
         found = self._split(look_up(torch.stack([numbers, torch.ones_like(numbers)], 1)), path)
         number, factor = found.flatten(1, 2).float().unbind(-1)  # (n, T)
-        ids = (number / factor).round_().long()[:, None].expand(-1, left.shape[1], -1)
+        ids = (number / torch.where(factor == 0, 1, factor)).round_().long()
+        ids = ids[:, None].expand(-1, left.shape[1], -1)
         return left.gather(2, ids).mul_(factor[:, None]).mT
 
     def _small(
@@ -162,20 +218,22 @@ class BranchedLayers:
     ) -> Forward:
         """A layer of biases and scales: computes with displaced tensors, rounded once."""
 
-        def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        def forward(*args: Any, **kwargs: Any) -> Tensor:
             self._differ(*own.values())
             if self.left is None:
-                return plain(x, *args, **kwargs)
+                return plain(*args, **kwargs)
+            inputs = [*args, *kwargs.values()]
+            x = inputs[0]
             there = {
                 name: (self._tensors[i] + self.left[i]).to(self._tensors[i].dtype)  # (n, values)
                 for name, i in own.items()
             }
-            parts = self._split(x, path)
-            if self.right is not None and x.dim() > 2 and not args and not kwargs:
-                found = self._at_once(module, plain, parts, there)
+            simple = len(inputs) == 1 and path not in self._unproven
+            if simple and self.right is not None and x.dim() > 2:
+                found = self._at_once(module, plain, self._split(x, path), there)
                 if found is not None:
                     return found
-            return self._one_by_one(module, plain, parts, there, *args, **kwargs)
+            return self._one_by_one(module, plain, there, path, *args, **kwargs)
 
         return forward
 
@@ -183,17 +241,25 @@ class BranchedLayers:
         self,
         module: nn.Module,
         plain: Forward,
-        parts: Tensor,
         there: Mapping[str, Tensor],
+        path: str,
         *args: Any,
         **kwargs: Any,
     ) -> Tensor:
-        """Returns the layer's output, branch by branch, each with its own tensors."""
+        """Returns the layer's output, branch by branch, each with its own tensors and its rows of all inputs."""
+        first = len([*args, *kwargs.values()][0]) if self.count > 1 else 0
+
+        def of_branch(b: int, given: Any) -> Any:
+            rows = isinstance(given, Tensor) and given.dim() and len(given) == first
+            return self._split(given, path)[b] if rows else given
+
         outputs = []
-        for b, rows in enumerate(parts):
+        for b in range(self.count):
+            mine = [of_branch(b, given) for given in args]
+            named = {name: of_branch(b, given) for name, given in kwargs.items()}
             with self._holding(module, {name: t[b] for name, t in there.items()}):
-                outputs.append(plain(rows, *args, **kwargs))
-        return torch.cat(outputs)
+                outputs.append(plain(*mine, **named))
+        return torch.cat(outputs) if self.count > 1 else outputs[0]
 
     def _at_once(
         self, module: nn.Module, plain: Forward, parts: Tensor, there: Mapping[str, Tensor]
@@ -228,7 +294,8 @@ class BranchedLayers:
                 self._together[kind] = False
                 return None
         if kind not in self._together:
-            self._together[kind] = torch.equal(found, self._one_by_one(module, plain, parts, there))
+            single = self._one_by_one(module, plain, there, "", parts.flatten(0, 1))
+            self._together[kind] = torch.equal(found, single)
         return found if self._together[kind] else None
 
     @contextmanager
@@ -279,6 +346,10 @@ def _add_in_place(y: Tensor, rows: Tensor, second: Tensor, shift: Tensor | None)
     if shift is not None:
         parts.add_(shift)
     return y
+
+
+def _refused(path: str, module: nn.Module, what: str) -> RestoreError:
+    return RestoreError("factors", f"{path} ({type(module).__name__}) {what}", "snapshot")
 
 
 def _broadcast(values: Tensor, rows: Tensor) -> Tensor:

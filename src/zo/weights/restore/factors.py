@@ -24,7 +24,7 @@ from zo.weights.aliasing import is_alias, storage_key
 from zo.weights.anchor import SeenUpdate
 from zo.weights.directions import Direction, LowRank, Stored, Terms
 from zo.weights.loss import LossFn
-from zo.weights.patching import ReplacedForward, factored
+from zo.weights.patching import ReplacedForward, factored, refuse_scripted, subclassed
 from zo.weights.restore.base import BranchBudgetError, FactoredPolicy, RestoreError
 from zo.weights.restore.branches import BranchedLayers, Forward
 from zo.weights.subspaces import OuterProduct
@@ -196,7 +196,7 @@ class Factors(FactoredPolicy):
         for forward in self._forwards:
             forward.take_back()
         for p in self._parameters:
-            p.__class__ = nn.Parameter  # type: ignore[assignment]
+            p.__class__ = type(p).plain  # type: ignore[attr-defined]
         self._closed = True
 
     def _before_reading(self, parameter: Tensor) -> None:
@@ -308,10 +308,17 @@ class Factors(FactoredPolicy):
         covered: set[int] = set()
         kind = factored(self._before_reading)
         for path, module in model.named_modules():
-            held = (
-                (n, index.get(storage_key(p))) for n, p in module.named_parameters(recurse=False)
-            )
-            own = {name: i for name, i in held if i is not None}
+            held = [
+                (n, p, index.get(storage_key(p)))
+                for n, p in module._parameters.items()
+                if p is not None
+            ]
+            own = {name: i for name, _, i in held if i is not None}
+            for name, p, i in held:
+                if i is not None and not is_alias(p, self._tensors[i]):
+                    at = f"{path}.{name}" if path else name
+                    raise ValueError(f"restore=factors: {at} is a view of another weight")
+            refuse_scripted(self.name, {module: [(module, n, i) for n, i in own.items()]})
             if own and (forward := self._layers.forward_of(module, own, path)) is not None:
                 forward = self._of_own_weights(module, own, path, forward)
                 self._forwards.append(ReplacedForward.of(module, forward).put())
@@ -320,9 +327,10 @@ class Factors(FactoredPolicy):
             layers = "linear, embedding or normalisation layer"
             raise ValueError(f"restore=factors: {self.space.names[i]} belongs to no {layers}")
         for name, p in model.named_parameters():
-            if p.dim() > 1 and type(p) is nn.Parameter and storage_key(p) in index:
+            guarded = subclassed(type(p), kind)
+            if p.dim() > 1 and guarded is not None and storage_key(p) in index:
                 self._parameters[p] = name
-                p.__class__ = kind  # type: ignore[assignment]
+                p.__class__ = guarded
 
     def _of_own_weights(
         self, module: nn.Module, own: Mapping[str, int], path: str, displaced: Forward

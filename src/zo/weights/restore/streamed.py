@@ -17,13 +17,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from zo.noise import NoiseKey
-from zo.weights.aliasing import storage_key
+from zo.weights.aliasing import is_alias, is_dense, storage_key
 from zo.weights.directions import Terms, uncast
 from zo.weights.offloaded import OffloadedParameter, offload_of
 from zo.weights.patching import (
@@ -33,6 +33,8 @@ from zo.weights.patching import (
     ViewStaysError,
     looked_up,
     parameter_owners,
+    refuse_scripted,
+    subclassed,
 )
 from zo.weights.restore.base import RestoreError, RestorePolicy
 from zo.weights.scratch import Scratch, aligned
@@ -64,6 +66,7 @@ class _Unreadable(nn.Parameter):
         return found
 
     name_in_model: str
+    plain: ClassVar[type[nn.Parameter]] = nn.Parameter
 
 
 def _read_past(name: str) -> RestoreError:
@@ -106,7 +109,7 @@ class Streamed(RestorePolicy):
         self._swapped = SwappedCalls()
         self._terms: Terms = ()
         places = [(m._parameters[n], i) for of in self._owners.values() for m, n, i in of]
-        self._parameters = {p: space.names[i] for p, i in places}
+        self._parameters = {p: space.names[i] for p, i in places if p is not None}
         self._positions = {id(p): i for p, i in places}  # hashing one during a probe is slow
         self._addresses = {storage_key(t): i for i, t in here.items()}
         self._forwards: dict[nn.Module, ReplacedForward] = {}  # what `restore` takes back
@@ -152,11 +155,12 @@ class Streamed(RestorePolicy):
     def _make_readable(self, readable: bool) -> None:
         """Allows or refuses reads of θ's parameters outside of the calls of their modules."""
         for p, name in self._parameters.items():
-            if type(p) is nn.Parameter and not readable:
+            kind = type(p)
+            if not readable and (guarded := subclassed(kind, _Unreadable)) is not None:
                 p.__dict__["name_in_model"] = name
-                p.__class__ = _Unreadable
-            elif type(p) is _Unreadable and readable:
-                p.__class__ = nn.Parameter  # type: ignore[assignment]
+                p.__class__ = guarded
+            elif readable and issubclass(kind, _Unreadable):
+                p.__class__ = kind.plain  # type: ignore[assignment]
                 p.__dict__.pop("name_in_model", None)
 
     def _call(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -192,7 +196,7 @@ class Streamed(RestorePolicy):
         i = self._positions.get(id(t))
         if i is None and t is not None:  # an alias is θ, too
             i = self._addresses.get(storage_key(t))
-            return i if i is not None and t.shape == self.local[i].shape else None
+            return i if i is not None and is_alias(t, self.local[i]) else None
         return i
 
     def _displace(self, out: Tensor, theta: Tensor, i: int, rows: Tensor | None) -> None:
@@ -285,16 +289,12 @@ def _owners_of(
     """
     index = {storage_key(t): i for i, t in tensors.items()}
     held = parameter_owners(model, lambda p: index.get(storage_key(p)))
+    refuse_scripted(Streamed.name, held)
     for module, name, i in (entry for of in held.values() for entry in of):
         p, like = cast(Tensor, module._parameters[name]), tensors[i]
-        if (p.shape, p.stride()) != (like.shape, like.stride()) or not _dense(like):
+        if not (is_alias(p, like) and is_dense(like)):
             path = next(path for path, of in model.named_modules() if of is module)
             raise ValueError(f"restore=streamed: {path}.{name} is a view of another weight")
     if missing := {*tensors} - {i for of in held.values() for *_, i in of}:
         raise ValueError(f"restore=streamed: no module of the model holds {names[min(missing)]}")
     return held
-
-
-def _dense(t: Tensor) -> bool:
-    """Whether the tensor's values lie without gaps in memory of their size."""
-    return torch.empty_like(t, device="meta").stride() == t.stride()
