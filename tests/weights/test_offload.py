@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,7 @@ from weakref import WeakSet
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import zo
@@ -248,6 +250,41 @@ def test_a_model_that_was_left_on_disk_trains_in_a_copy(tmp_path, dtype):
     again = opt().to(dtype)
     zo.replay(again, record)
     assert same(again.state_dict(), found[1])
+
+
+@pytest.mark.parametrize("where", ["disk", "cpu"])
+@pytest.mark.parametrize("kind", ["bin", "safetensors"])
+@pytest.mark.parametrize("equal", [True, False])
+def test_both_names_of_a_tied_pair_in_the_files_train_as_in_memory(tmp_path, where, kind, equal):
+    """As every pytorch_model.bin of a tied model has them. Pairs with different values stay apart."""
+    model, folder = opt(), tmp_path / "model"
+    model.save_pretrained(folder)
+    weights = {name: t.clone() for name, t in model.state_dict().items()}
+    weights["lm_head.weight"] += 0 if equal else 0.1
+    (folder / "model.safetensors").unlink()
+    if kind == "bin":
+        torch.save(weights, folder / "pytorch_model.bin")
+    else:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    place = {"device_map": {"": "disk"}, "offload_folder": str(tmp_path / "converted")}
+    models = [load(folder, dtype=torch.float32, **more).eval() for more in ({}, place)]
+    if where == "cpu":
+        accelerator.register()
+    device = "cpu" if where == "disk" else "pretend:0"
+    zo.offload(models[1], where, device=device, directory=tmp_path / "copy")
+    head, table = models[1].lm_head.weight, models[1].model.decoder.embed_tokens.weight
+    assert (head is table) == equal
+    if where == "disk":
+        assert same(*(trained(model) for model in models))
+
+
+def test_a_model_in_more_files_than_a_process_may_open_trains(tmp_path):
+    model, _ = left_on_disk(tmp_path, opt())
+    before = len(os.listdir("/proc/self/fd"))
+    zo.offload(model, "disk", device="cpu", directory=tmp_path / "copy")
+    trained(model)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_lora_trains_over_files_that_nobody_copies(tmp_path):

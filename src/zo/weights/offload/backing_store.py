@@ -6,6 +6,7 @@ Transfers read and write a file by position: a truncated or missing file is an e
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import mmap
@@ -13,7 +14,8 @@ import os
 import shutil
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,7 +58,7 @@ class Entry(NamedTuple):
 
 
 class WeightsFile:
-    """An open file of weights.
+    """A file of weights, opened for each transfer: a model may have more files than a process may open.
 
     Args:
         path: Of the file.
@@ -69,31 +71,36 @@ class WeightsFile:
     def __init__(self, path: Path, writable: bool = False):
         self.path, self.writable = path, writable
         try:
-            self._fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+            self._stamp = self._stamp_of(os.stat(path))
+            with self.opened():
+                pass
         except OSError as error:
             raise OffloadError(f"{path}: {error.strerror}") from None
-        weakref.finalize(self, os.close, self._fd)
-        self._stamp = self._stamp_of(os.fstat(self._fd))
-        self._mapped: mmap.mmap | None = None
+        self._mapped: Any = None
 
     def _stamp_of(self, found: os.stat_result) -> tuple[int, ...]:
         same = found.st_dev, found.st_ino, found.st_size
         return same if self.writable else (*same, found.st_mtime_ns)
 
-    def check(self) -> None:
-        """Makes sure that the file is the one that was opened.
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Opens the file, and yields its descriptor.
 
         Raises:
-            OffloadError: If it was removed or changed.
+            OffloadError: If it was removed or changed since the first time.
         """
         try:
-            now = self._stamp_of(os.stat(self.path))
+            descriptor = os.open(self.path, os.O_RDWR if self.writable else os.O_RDONLY)
         except OSError as error:
             raise OffloadError(
                 f"{self.path}: removed while its weights were in use ({error.strerror})"
             ) from None
-        if now != self._stamp:
-            raise OffloadError(f"{self.path}: changed while its weights were in use")
+        try:
+            if self._stamp_of(os.fstat(descriptor)) != self._stamp:
+                raise OffloadError(f"{self.path}: changed while its weights were in use")
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def entries(self) -> dict[str, Entry]:
         """Returns the tensors of a safetensors file, those of other dtypes than weights have left out.
@@ -102,8 +109,9 @@ class WeightsFile:
             OffloadError: If it is no safetensors file.
         """
         try:
-            length = int.from_bytes(os.pread(self._fd, 8, 0), "little")
-            header = json.loads(os.pread(self._fd, length, 8))
+            with self.opened() as descriptor:
+                length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
+                header = json.loads(os.pread(descriptor, length, 8))
             header.pop("__metadata__", None)
             return {
                 name: Entry(
@@ -121,16 +129,16 @@ class WeightsFile:
         Raises:
             OffloadError: If the file cannot be read, or ends before.
         """
-        self.check()
         memory, done = _bytes_of(out), 0
-        while done < len(memory):
-            try:
-                count = os.preadv(self._fd, [memory[done:]], begin + done)
-            except OSError as error:
-                raise OffloadError(f"{self.path}: {error.strerror}") from None
-            if not count:
-                raise OffloadError(f"{self.path}: cut off while its weights were in use")
-            done += count
+        with self.opened() as descriptor:
+            while done < len(memory):
+                try:
+                    count = os.preadv(descriptor, [memory[done:]], begin + done)
+                except OSError as error:
+                    raise OffloadError(f"{self.path}: {error.strerror}") from None
+                if not count:
+                    raise OffloadError(f"{self.path}: cut off while its weights were in use")
+                done += count
 
     def write(self, begin: int, values: Tensor) -> None:
         """Writes a contiguous tensor of the host from a byte on.
@@ -139,13 +147,13 @@ class WeightsFile:
             OffloadError: If the file was removed or changed.
             OSError: If the disk does not take it.
         """
-        self.check()
         memory, done = _bytes_of(values), 0
-        while done < len(memory):
-            try:
-                done += os.pwrite(self._fd, memory[done:], begin + done)
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, str(self.path)) from None
+        with self.opened() as descriptor:
+            while done < len(memory):
+                try:
+                    done += os.pwrite(descriptor, memory[done:], begin + done)
+                except OSError as error:
+                    raise OSError(error.errno, error.strerror, str(self.path)) from None
 
     def mapped(self, entry: Entry) -> Tensor:
         """Returns a tensor of the file, memory-mapped; writing to it changes a writable file, and no other."""
@@ -153,10 +161,31 @@ class WeightsFile:
             return torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
         if self._mapped is None:
             kind = mmap.MAP_SHARED if self.writable else mmap.MAP_PRIVATE | NO_RESERVE
-            self._mapped = mmap.mmap(self._fd, 0, kind, mmap.PROT_READ | mmap.PROT_WRITE)
+            with self.opened() as descriptor:
+                self._mapped = _mapped(descriptor, kind)
         count = math.prod(entry.shape)
         flat = torch.frombuffer(self._mapped, dtype=entry.dtype, count=count, offset=entry.begin)
         return flat.view(entry.shape)
+
+
+def _mapped(descriptor: int, kind: int) -> Any:
+    """Returns the bytes of an open file, memory-mapped; Python's own mmap keeps a descriptor of it.
+
+    Raises:
+        OSError: If the system does not map it.
+    """
+    libc, size = ctypes.CDLL(None, use_errno=True), os.fstat(descriptor).st_size
+    map_file: Any = ctypes.CFUNCTYPE(
+        ctypes.c_void_p, *[ctypes.c_void_p, ctypes.c_size_t], *[ctypes.c_int] * 3, ctypes.c_long,
+        use_errno=True,
+    )(("mmap", libc))  # fmt: skip
+    unmap: Any = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(("munmap", libc))
+    address = map_file(None, size, mmap.PROT_READ | mmap.PROT_WRITE, kind, descriptor, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    found = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(found, unmap, address, size).atexit = False  # tensors may outlive the others
+    return found
 
 
 def _bytes_of(t: Tensor) -> memoryview:

@@ -12,6 +12,7 @@ from torch import nn
 from zo.weights.aliasing import storage_key
 from zo.weights.offload.backing_store import (
     NAMES,
+    PIECE,
     BackingStore,
     Entry,
     InMemory,
@@ -64,6 +65,7 @@ def offload(
     if where == "disk" and directory is None:
         raise OffloadRefused("directory: must be given with where='disk'")
     files = files_of(model)
+    _tie(model, files)
     _forget_accelerate(model)
     found = {name: p for name, p in model.named_parameters() if p.dtype in NAMES}
     _check(found, files)
@@ -146,6 +148,34 @@ def files_of(model: nn.Module) -> dict[nn.Parameter, OnDisk]:
                 raise OffloadError(f"{path}: has no {within} of the shape {tuple(p.shape)}")
             found[p] = OnDisk(opened[path], entry)
     return found
+
+
+def _tie(model: nn.Module, files: Mapping[nn.Parameter, OnDisk]) -> None:
+    """Ties parameters that a model ties in memory, if their values in the files are equal.
+
+    transformers compares them itself, except where both are on disk.
+    """
+    for module in model.modules():
+        tied: dict[str, str] = getattr(module, "all_tied_weights_keys", {})
+        for target, source in list(tied.items()):
+            found = dict(module.named_parameters())
+            one, other = found.get(source), found.get(target)
+            if one is None or other is None or one not in files or other not in files:
+                continue
+            if _equal(files[one], files[other], one.dtype):
+                owner, _, name = target.rpartition(".")
+                setattr(module.get_submodule(owner), name, one)
+            else:
+                del tied[target]
+
+
+def _equal(one: OnDisk, other: OnDisk, dtype: torch.dtype) -> bool:
+    """Returns whether two tensors have the same values in a dtype; reads a piece at a time."""
+    count = one.tensor.numel()
+    pieces = ((begin, min(begin + PIECE, count)) for begin in range(0, count, PIECE))
+    return one.tensor.shape == other.tensor.shape and all(
+        torch.equal(*(of.piece(*piece).to(dtype) for of in (one, other))) for piece in pieces
+    )
 
 
 def _forget_accelerate(model: nn.Module) -> None:
