@@ -155,9 +155,7 @@ def test_a_classifiers_loss_is_the_mean_of_its_micro_batches_and_logs_have_signa
     """It ignores the number of items that Trainer tells it."""
     found = []
     for accumulated, size in ((1, 8), (4, 2)):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = Dropping(make_model().config)
+        model = classifier()
         args = arguments(
             tmp_path,
             max_steps=2,
@@ -177,10 +175,96 @@ def test_a_classifiers_loss_is_the_mean_of_its_micro_batches_and_logs_have_signa
     assert "grad_norm" not in found[0][0]
 
 
-def trained(out, accumulated, size=2):
+def classifier():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Dropping(make_model().config)
+
+
+MODELS = {"divides": make_model, "ignores the number of items": classifier}
+
+
+class InOrder(ZOTrainer):
+    """A Trainer that does not shuffle, and is interrupted after some micro-batches."""
+
+    interrupted_after: int | None = None
+
+    def _get_train_sampler(self, *_, **__):
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    def training_step(self, *args, **kwargs):
+        if self.interrupted_after == 0:
+            raise KeyboardInterrupt
+        if self.interrupted_after is not None:
+            self.interrupted_after -= 1
+        return super().training_step(*args, **kwargs)
+
+
+def in_order(out, data, model, **given):
+    """Returns a Trainer of a model that does not move."""
+    how = {"method": "mezo", "method_args": {"restore": "snapshot", "eps": 1e-6}}
+    args = arguments(out, **{"learning_rate": 0.0, "max_steps": 4, **given})
+    return InOrder(model, args, train_dataset=data, **how)
+
+
+@pytest.mark.parametrize("masked", [0, 1])
+def test_micro_batches_without_labels_do_not_decide_how_later_losses_are_divided(tmp_path, masked):
+    data = rows(16)
+    for row in data[2 * masked : 2 * masked + 2]:
+        row["labels"] = torch.full((6,), -100)
+    found = []
+    for size, accumulated in ((2, 2), (4, 1)):
+        how = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulated}
+        trainer = in_order(tmp_path, data, make_model(), **how)
+        trainer.train()
+        found.append(losses(trainer))
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_an_interrupted_training_leaves_no_micro_batches_to_the_next(tmp_path):
+    found = []
+    for after in (None, 3):
+        trainer = in_order(tmp_path, rows(16), make_model(), gradient_accumulation_steps=2)
+        if after is not None:
+            trainer.interrupted_after = after
+            with pytest.raises(KeyboardInterrupt):
+                trainer.train()
+            trainer.interrupted_after = None
+        trainer.train()
+        found.append(losses(trainer)[-4:])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("method", ["mezo", "bszo"])
+def test_a_checkpoint_without_optimizer_state_repeats_no_directions(tmp_path, method):
+    """It goes on where the steps are all that the method keeps, and is refused elsewhere."""
+    how = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "method": method}
+    how |= {"method_args": {"restore": "snapshot"}, "lr_scheduler_type": "constant"}
+    whole = make_trainer(tmp_path, save_only_model=True, **how)
+    whole.train()
+    resumed = make_trainer(tmp_path / "resumed", save_only_model=True, **how)
+    resume = lambda: resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))  # noqa: E731
+    if method == "bszo":
+        with pytest.raises(ValueError, match=r"no optimizer state, and \S+ needs its noise_var"):
+            resume()
+        return
+    resume()
+    assert same(weights(whole.model), weights(resumed.model))
+
+
+def trained(out, accumulated, size=2, kind="divides"):
     """Trains in all processes that were started together; returns their number, losses and weights."""
     how = {"gradient_accumulation_steps": accumulated, "per_device_train_batch_size": size}
-    trainer = make_trainer(out, eval_strategy="steps", eval_steps=3, **how)
+    how |= {"eval_strategy": "steps", "eval_steps": 3, "max_steps": 6}
+    data, evaluated = rows(16), rows(4)
+    if kind != "divides":
+        for i, row in enumerate([*data, *evaluated]):
+            row["labels"] = i % 2
+    method_args = {"k": 2, "eps": 1e-3, "prior_std": 1.0}
+    model, given = MODELS[kind](), {"method": "bszo", "method_args": method_args}
+    trainer = ZOTrainer(
+        model, arguments(out, **how), train_dataset=data, eval_dataset=evaluated, **given
+    )
     trainer.train()
     assert "eval_loss" in trainer.evaluate()
     bits = [p.numpy().tobytes() for p in weights(trainer.model)]
@@ -190,8 +274,8 @@ def trained(out, accumulated, size=2):
 SCRIPT = """
 import pickle, sys
 import torch.distributed as dist
-from tests.integrations.test_transformers import trained
-found = trained(sys.argv[1], 2)
+from tests.integrations.test_transformers import MODELS, trained
+found = [trained(sys.argv[1], 2, kind=kind) for kind in MODELS]
 open(f"{sys.argv[1]}/{dist.get_rank()}.pickle", "wb").write(pickle.dumps((dist.get_backend(), found)))
 dist.barrier()
 dist.destroy_process_group()  # torch asks for it: a process that exits before the others may be aborted
@@ -202,8 +286,10 @@ def test_accelerate_launch_gives_two_processes_the_bits_of_one_that_accumulates_
     tmp_path,
 ):
     """Which are one batch: its losses are those of the same batch in one piece."""
-    alone = trained(tmp_path / "one", 4)
-    assert alone[1] == pytest.approx(trained(tmp_path / "whole", 1, 8)[1], rel=1e-3)
+    alone = [trained(tmp_path / "one", 4, kind=kind) for kind in MODELS]
+    for kind, one in zip(MODELS, alone, strict=True):
+        whole = trained(tmp_path / "whole", 1, 8, kind)
+        assert one[1] == pytest.approx(whole[1], rel=1e-3)
     (tmp_path / "script.py").write_text(SCRIPT)
     launch = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1"
     plain = f"--mixed_precision no --dynamo_backend no --main_process_port {free_port()}"
@@ -214,7 +300,7 @@ def test_accelerate_launch_gives_two_processes_the_bits_of_one_that_accumulates_
     )
     assert made.returncode == 0, made.stderr[-8000:]
     found = [pickle.loads((tmp_path / f"{rank}.pickle").read_bytes()) for rank in (0, 1)]
-    assert found == [("gloo", (2, *alone[1:]))] * 2
+    assert found == [("gloo", [(2, *one[1:]) for one in alone])] * 2
 
 
 def test_the_example_on_conversations_lowers_the_loss_of_answers_and_saves_a_model(tmp_path):

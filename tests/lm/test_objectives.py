@@ -22,6 +22,7 @@ from tests.support.tiny_models import (
     examples_of,
     opt,
     random_model,
+    t5,
     tokenizer,
 )
 from zo.lm.baselines import ICLConfig, LinearProbeConfig
@@ -70,6 +71,46 @@ def test_writing_ends_at_the_whole_stop_and_at_the_models_own_ends():
         *TOKENS(text[0], add_special_tokens=False)["input_ids"],
     ]
     assert Generator(model, TOKENS, 24, None)(ASKED[:1]) == [text[0]]
+
+
+@pytest.mark.parametrize("before_it", [0, 1], ids=["is one", "ends with one"])
+def test_a_stop_that_is_or_holds_a_special_token_ends_a_text(before_it):
+    """Although texts are decoded without such tokens."""
+    model, tokens = opt(vocab_size=VOCABULARY + 1), tokenizer()
+    tokens.pad_token = tokens.eos_token
+    before = Generator(model, tokens, 12, None).write(ASKED[:1])[0].ids
+    old, at = next((of, i) for i, of in enumerate(before) if i and of not in before[:i])
+    tokens.add_special_tokens({"additional_special_tokens": ["<end>"]})
+    new = tokens.convert_tokens_to_ids("<end>")
+    tables = {model.get_input_embeddings().weight, model.get_output_embeddings().weight}
+    with torch.no_grad():  # the model writes <end> where it wrote the old token
+        for table in tables:
+            table[[old, new]] = table[[new, old]]
+    stop = tokens.decode([*before[at - 1 : at][:before_it], new])
+    (text,) = Generator(model, tokens, 12, stop).write(ASKED[:1])
+    assert text.ids == [*before[:at], new]
+    assert text.text == tokens.decode(before[: at - before_it])
+    assert not text.truncated
+    scorer = text_scorer(
+        TASK, ObjectiveConfig("reward", functions={"exact_match": 1.0}), model, tokens
+    )
+    assert (
+        "rewards see texts without special tokens (<unk>, <pad>, <end>); completion_ids has them"
+        in scorer.notes
+    )
+
+
+@pytest.mark.parametrize("make", [opt, t5])
+def test_what_a_models_generation_config_forbids_is_written_by_none(make):
+    """By decoders and by pairs of encoder and decoder alike."""
+    model = make()
+    usual = Generator(model, TOKENS, 6, None)
+    first = usual.write(ASKED[:1])[0].ids[0]
+    assert not usual.notes
+    model.generation_config.suppress_tokens = [first]
+    write = Generator(model, TOKENS, 6, None)
+    assert all(first not in text.ids for text in write.write(ASKED))
+    assert "with suppress_tokens of the model's generation_config" in write.notes[-1]
 
 
 def test_measures_are_those_of_squad_and_rouge():

@@ -12,7 +12,7 @@ import torch
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from tests.support.runs import REVIEWS_TINY
 from tests.support.tiny_models import VOCABULARY, llama, random_model, tokenizer
@@ -170,6 +170,9 @@ def test_an_export_has_the_base_models_settings_and_usual_file_modes(make_run, t
     settings.pop("bos_token_id")
     (base / "config.json").write_text(json.dumps(settings))
     (base / "generation_config.json").unlink(missing_ok=True)
+    tokens = AutoTokenizer.from_pretrained(base)
+    tokens.chat_template = {"default": "A", "tool_use": "B"}
+    tokens.save_pretrained(base)
     cfg = make_run("optimizer=mezo", "steps=1", f"model.path={base}", "precision=bf16")
     run(cfg)
     out, before = tmp_path / "weights", os.umask(0o027)
@@ -181,7 +184,8 @@ def test_an_export_has_the_base_models_settings_and_usual_file_modes(make_run, t
     assert json.loads((out / "config.json").read_text()) == {**settings, dtype: "bfloat16"}
     assert model.dtype == torch.bfloat16
     assert not (out / "generation_config.json").exists()
-    assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o640}
+    modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in out.rglob("*")}
+    assert modes == {(False, 0o640), (True, 0o750)}
 
 
 def rounded(model, *args, save=PreTrainedModel.save_pretrained, **kwargs):

@@ -8,6 +8,7 @@ class ZOSFTTrainer(ZOTrainerMixin, trl.SFTTrainer): ...
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -74,7 +75,7 @@ class ZOTrainerMixin:
         )
         self._method_args = dict(method_args or {})
         self._micro_batches: list[dict[str, Any]] = []
-        self._model_divides: bool | None = None
+        self._model_divides: bool | None = None  # known from the first loss that is not 0
         given = next(
             (a for a in (*args, *kwargs.values()) if isinstance(a, TrainingArguments)), None
         )
@@ -104,6 +105,11 @@ class ZOTrainerMixin:
         optimizer: torch.optim.Optimizer = self.optimizer
         return optimizer
 
+    def _inner_training_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Trains; without the micro-batches of a training that was interrupted before their step."""
+        self._micro_batches = []
+        return super()._inner_training_loop(*args, **kwargs)  # type: ignore[misc]
+
     def training_step(
         self: Any,
         model: nn.Module,
@@ -125,6 +131,8 @@ class ZOTrainerMixin:
         optimizer = getattr(
             self.optimizer, "optimizer", self.optimizer
         )  # accelerate's wrapper holds it
+        if optimizer.step_index == 0 and (made := self.state.global_step):
+            _continue(optimizer, made)
         counted = iter([True])
 
         def loss() -> float:
@@ -148,17 +156,26 @@ class ZOTrainerMixin:
             metrics.update(kept)
 
     def _divides(
-        self: Any, model: nn.Module, inputs: dict[str, Any], count: Tensor | int | None
+        self: Any, model: nn.Module, batches: list[dict[str, Any]], count: Tensor | int
     ) -> bool:
-        """Returns whether the model divides its loss by the number of items that it is told: a classifier does not."""
-        if count is not None and self._model_divides is None:
+        """Returns whether the model divides its loss by the number of items that it is told: a classifier does not.
+
+        The first micro-batch whose loss is not 0 on some process decides it, on all of them (collective).
+        """
+        for inputs in batches if self._model_divides is None else ():
             with self._uncounted(), self.compute_loss_context_manager():
                 one, half = (
                     float(self.compute_loss(model, dict(inputs), num_items_in_batch=n).mean())
                     for n in (count, 2 * count)
                 )
-            self._model_divides = one != half
-        return count is not None and bool(self._model_divides)
+            known = math.isfinite(one) and one != 0
+            own = [float(known), float(known and abs(one - half) > 1e-3 * abs(one))]
+            found = self.accelerator.gather(torch.tensor([own], device=self.args.device))
+            decided, divides = (found.sum(0) > 0).tolist()
+            if decided:
+                self._model_divides = divides
+                break
+        return self._model_divides is not False
 
     def log(self: Any, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Logs a step's signals in place of the norm of a gradient that there is not."""
@@ -176,11 +193,16 @@ class ZOTrainerMixin:
         num_items_in_batch: Tensor | int | None,
     ) -> float:
         """Returns the sum of the micro-batches' losses, each scaled as Trainer scales it."""
+        told = self.model_accepts_loss_kwargs and num_items_in_batch is not None
+        several = len(batches) > 1 or self.args.world_size > 1
+        if told and several and self.compute_loss_func is None:
+            told = self._divides(model, batches, num_items_in_batch)
+            num_items_in_batch = (
+                num_items_in_batch if told else None
+            )  # else multiplied by processes
         scaled = self.loss_is_scaled_for_ga
         if scaled is None:
-            scaled = self.compute_loss_func is not None
-            if not scaled and len(batches) > 1 and self.model_accepts_loss_kwargs:
-                scaled = self._divides(model, batches[0], num_items_in_batch)
+            scaled = told or self.compute_loss_func is not None
         share = 1.0 if scaled else 1.0 / len(batches)
         total = 0.0
         for inputs in batches:
@@ -192,6 +214,22 @@ class ZOTrainerMixin:
 
 class ZOTrainer(ZOTrainerMixin, Trainer):  # type: ignore[misc]
     """transformers' Trainer with zeroth-order steps; arguments as of Trainer, and `method` and `method_args`."""
+
+
+def _continue(optimizer: ZerothOrder, made: int) -> None:
+    """Lets a new optimizer go on after the steps of a checkpoint that has no optimizer state.
+
+    Raises:
+        ValueError: If the next step depends on more than the number of steps.
+    """
+    lost = [key for key in optimizer.method.live_state() if key != "step_index"]
+    if lost or getattr(optimizer.method, "start", None) is not None:
+        raise ValueError(
+            f"resume_from_checkpoint: has no optimizer state, and {optimizer.name} needs its"
+            f" {', '.join(lost) or 'start'}; save with save_only_model=False, or train from the checkpoint's weights"
+            " as a new model, with another seed"
+        )
+    optimizer.method.step_index = made
 
 
 def _unwrapped(

@@ -146,6 +146,14 @@ def _passes(cfg: RunConfig, session: Session) -> int:
 
 def notes(processes: Processes, cfg: RunConfig, session: Session) -> Iterator[str]:
     """Yields what a person should know of the division, one sentence each."""
+    device = session.assembly.device
+    cpu = device.type == "cpu"
+    level = torch.backends.cpu.get_cpu_capability() if cpu else device_name(device)
+    if len(levels := {*processes.exchange(level)}) > 1:
+        yield (
+            f"the processes compute on {' and '.join(sorted(levels))}, which round differently: the last digits of a"
+            " loss depend on the process that measures it, so this run is not that of one process bit for bit"
+        )
     if session.assembly.params.shards:
         yield f"{processes.world} processes hold a part of each tensor"
         return

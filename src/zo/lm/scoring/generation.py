@@ -20,6 +20,16 @@ from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
 from zo.weights.offloaded import device_of
 
+SCORES = (
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "bad_words_ids",
+    "suppress_tokens", "begin_suppress_tokens", "sequence_bias", "forced_bos_token_id", "forced_eos_token_id",
+    "exponential_decay_length_penalty", "min_length", "min_new_tokens", "guidance_scale", "watermarking_config",
+    "renormalize_logits", "remove_invalid_values",
+)  # fmt: skip
+"""Settings of a model's `generation_config` that texts obey; a task has none of its own for them."""
+
+ROLES = "bos", "eos", "unk", "sep", "pad", "cls", "mask"
+
 TRIED = 3
 """Tokens that continue prompts in the check of whether a batch changes their scores."""
 
@@ -50,6 +60,7 @@ class Generator:
 
     Attributes:
         alone: Whether texts are generated one by one; None before two prompts of different length were seen.
+        dropped: Special tokens other than begin, end, padding and the like, which texts are decoded without.
     """
 
     def __init__(self, model: Any, tokenizer: Any, max_new_tokens: int, stop: str | None) -> None:
@@ -58,7 +69,14 @@ class Generator:
         self.max_new_tokens = max_new_tokens
         self.alone: bool | None = None
         self._ends, pad = _ends(model, tokenizer), tokenizer.pad_token_id
-        self._decoder = Decoder(model, pad, self._ends) if can_decode(model) else None
+        config = getattr(model, "generation_config", None)
+        own = {name: getattr(config, name, None) for name in SCORES}
+        self._own = [name for name, value in own.items() if value and value != 1.0]
+        plain = can_decode(model) and not self._own
+        self._decoder = Decoder(model, pad, self._ends) if plain else None
+        special = [of.content for of in tokenizer.added_tokens_decoder.values() if of.special]
+        self.dropped = [token for token in special if token not in _named(tokenizer)]
+        self._special = special if stop and _is_lost(tokenizer, stop) else None
         self._options = {
             "max_new_tokens": max_new_tokens,
             "do_sample": False,
@@ -93,7 +111,8 @@ class Generator:
         """Sentences for the log about the generation of texts."""
         name = type(self._model).__name__
         said = f"padding changes the scores of {name}: texts are generated one by one"
-        return [said] if self.alone else []
+        own = f"texts are generated with {', '.join(self._own)} of the model's generation_config"
+        return [said] * bool(self.alone) + [own] * bool(self._own)
 
     def _check_room(self, examples: Sequence[Encoded]) -> None:
         most = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
@@ -207,11 +226,14 @@ class Generator:
             text = text.partition(str(self._stop))[0]
             while ids and ids[-1] == self._options["pad_token_id"]:
                 ids.pop()
+        for token in self._special or ():
+            text = text.replace(token, "")
         end = next((i + 1 for i, token in enumerate(ids) if token in self._ends), None)
         return Written(text, ids[:end], truncated=full and end is None)
 
     def _texts(self, written: torch.Tensor) -> list[str]:
-        return self._tokenizer.batch_decode(written, skip_special_tokens=True)  # type: ignore[no-any-return]
+        skip = self._special is None  # else the stop would not be seen
+        return self._tokenizer.batch_decode(written, skip_special_tokens=skip)  # type: ignore[no-any-return]
 
     def _criteria(self, begin: int) -> list[Callable[..., torch.Tensor]]:
         """Returns the stopping criterion for rows that contain the stop after their first tokens, if there is a stop.
@@ -257,3 +279,15 @@ def _ends(model: Any, tokenizer: Any) -> list[int]:
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ends = [tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])]
     return sorted({end for end in ends if end is not None})
+
+
+def _named(tokenizer: Any) -> list[str]:
+    """Returns the special tokens that have a role: begin, end, unknown, padding and the like."""
+    return [getattr(tokenizer, f"{role}_token") for role in ROLES]
+
+
+def _is_lost(tokenizer: Any, text: str) -> bool:
+    """Returns whether a text is or holds a special token, so that it is lost in decoding."""
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    without, whole = (tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False))
+    return text in whole and text not in without

@@ -34,6 +34,9 @@ ANYTHING = ("", "0", "1", "nan", "yes", "no", "True", "False", "None", "[]", "A"
 TRIED = 100
 """Examples on which constant answers are tried."""
 
+NAMED_TOKENS = 3
+"""Special tokens that a note lists."""
+
 SHOWN = 8
 """Logged texts of an evaluation."""
 
@@ -133,7 +136,13 @@ class TextScorer:
     @property
     def notes(self) -> list[str]:
         """Sentences for the log about the rating of texts."""
-        return [*self._generator.notes, *self._rater.notes]
+        said = [*self._generator.notes, *self._rater.notes]
+        if (dropped := self._generator.dropped) and not isinstance(self._rater, MeasureRater):
+            some = ", ".join(dropped[:NAMED_TOKENS]) + ", ..." * (len(dropped) > NAMED_TOKENS)
+            said.append(
+                f"rewards see texts without special tokens ({some}); completion_ids has them"
+            )
+        return said
 
     def collate(self, examples: Sequence[Encoded]) -> Sequence[Encoded]:
         """Returns the examples; the generator pads prompts."""

@@ -204,8 +204,9 @@ def _write(reached: Reached, out: Path, merge: bool) -> None:
         facts = card(cfg, reached.step, reached.run, written, whole)
         (partial / NAME).write_text(facts, encoding="utf-8")
         mode = (partial / NAME).stat().st_mode  # safetensors gives its files to their owner alone
-        for file in partial.iterdir():
-            file.chmod(mode)
+        for file in partial.rglob("*"):
+            if file.is_file():
+                file.chmod(mode)
         partial.rename(out)
     except Exception as error:
         if isinstance(error, ExportError) or (reason := _reason(error)) is None:
