@@ -54,16 +54,17 @@ KEEPS_BEST = "checkpoint.keep_best=true"
 
 
 BSZO, SGD = ("optimizer=bszo", "precision=bf16"), ("optimizer=sgd", "lr=1e-2", KEEPS_BEST)
+ADAM = "optimizer=adam", "lr=1e-3"
 
 
-@pytest.mark.parametrize("overrides", [BSZO, SGD, FACTORS, (*FACTORS, KEEPS_BEST)])
+@pytest.mark.parametrize("overrides", [BSZO, SGD, ADAM, FACTORS, (*FACTORS, KEEPS_BEST)])
 @pytest.mark.process
 def test_the_best_steps_model_is_that_of_the_run(make_run, tmp_path, overrides):
     """Replayed, or from the best step's checkpoint."""
     cfg = make_run(*overrides, "eval_every=1")
     summary, directory, assembly = run(cfg), directory_of(cfg), Assembly.of(cfg)
     model, step = exported(directory, tmp_path / "weights"), summary["best/step"]
-    assert checkpoint.steps(directory) == [step] * cfg.checkpoint.keep_best
+    assert checkpoint.steps(directory) == [step] * cfg.checkpoint.keeps_best(cfg.optimizer)
     if cfg.optimizer.replays:
         replay_to(assembly, trajectory_of(directory), step)
     else:

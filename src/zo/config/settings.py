@@ -40,10 +40,15 @@ class CheckpointConfig:
         full_every: Steps between checkpoints, of which the newest two stay until the run has ended; None writes none,
             and an interrupted run replays its trajectory from step 0.
         keep_best: The best step's weights stay, too, also after the end: `zo.run.results.export` need not replay then.
+            None: for Adam, whose steps cannot be replayed and whose own state is larger.
     """
 
     full_every: int | None = 1000
-    keep_best: bool = False
+    keep_best: bool | None = None
+
+    def keeps_best(self, optimizer: Any) -> bool:
+        """Returns whether a run of a method keeps its best step's weights."""
+        return bool(optimizer.keeps_best if self.keep_best is None else self.keep_best)
 
 
 @dataclass

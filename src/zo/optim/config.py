@@ -103,6 +103,9 @@ class MethodConfig:
     replays: ClassVar[bool] = True
     """False where losses are not enough to repeat a step: backpropagation, whose gradient is not kept."""
 
+    keeps_best: ClassVar[bool] = False
+    """Whether the best step's weights stay by default: steps cannot be replayed, and the own state is larger."""
+
     reads_weights: ClassVar[bool] = False
     """Whether a direction depends on θ itself, so that a probe has to know θ."""
 
@@ -245,6 +248,7 @@ class AdamConfig(BackpropConfig):
         weight_decay: λ ≥ 0.
     """
 
+    keeps_best: ClassVar[bool] = True
     name: str = "adam"
     beta1: Decay = 0.9
     beta2: Decay = 0.999

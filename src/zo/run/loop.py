@@ -160,12 +160,13 @@ def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> Non
     optimizer, every = session.assembly.optimizer, cfg.checkpoint.full_every
     step = optimizer.step_index
     due = every is not None and step % every == 0 and step < cfg.steps
-    due |= cfg.checkpoint.keep_best and step == best.step
+    keeps_best = cfg.checkpoint.keeps_best(cfg.optimizer)
+    due |= keeps_best and step == best.step
     due |= bool(journal.requests.received) and not cfg.optimizer.replays
     if due:
         if journal.log is not None:
             journal.log.sync()
-        directory, keep = journal.directory, best.step if cfg.checkpoint.keep_best else None
+        directory, keep = journal.directory, best.step if keeps_best else None
         checkpoint.save(directory, optimizer, keep, session.processes.leads)
 
 

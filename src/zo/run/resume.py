@@ -64,7 +64,7 @@ def _take_over(cfg: RunConfig, rows: list[Row], source: Path, directory: Path) -
     for name in (TABLE, TEXTS):
         with suppress(FileNotFoundError):  # the task's kind has one of them, or none
             shutil.copyfile(source / name, directory / name)
-    if cfg.checkpoint.keep_best and not cfg.optimizer.replays:
+    if cfg.checkpoint.keeps_best(cfg.optimizer) and not cfg.optimizer.replays:
         checkpoint.copy(source, directory, Totals.of(rows).best.step)
     write_rows(directory, rows)
 

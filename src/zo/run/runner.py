@@ -217,7 +217,8 @@ def _make(
 
 def _remove_checkpoints(cfg: RunConfig, directory: Path, summary: Summary) -> None:
     """Removes checkpoints of a run that has ended, but the one that it is to keep, and what kills left."""
-    checkpoint.remove(directory, summary.get("best/step") if cfg.checkpoint.keep_best else None)
+    keeps_best = cfg.checkpoint.keeps_best(cfg.optimizer)
+    checkpoint.remove(directory, summary.get("best/step") if keeps_best else None)
     remove_partial_writes(directory)
 
 
