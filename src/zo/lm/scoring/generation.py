@@ -165,12 +165,13 @@ class Generator:
         self.alone = differs(self._scores(two), alone, self._model.dtype)
 
     def _scores(self, examples: Sequence[Encoded]) -> torch.Tensor:
-        """Returns finite scores of the first tokens after prompts.  # (prompts, tokens, vocabulary)."""
+        """Returns scores of the first tokens after prompts, 0 where infinite.  # (prompts, tokens, vocabulary)."""
         known = range(self._model.config.get_text_config().vocab_size)
         seen = _Seen(next(token for token in known if token not in self._ends))
         most = min(TRIED, self.max_new_tokens)
         self._tokens(examples, seen, most)
-        return torch.stack(seen.scores, 1).clamp(min=-1e30, max=1e30)
+        scores = torch.stack(seen.scores, 1)
+        return scores.masked_fill(scores.isinf(), 0.0)  # of tokens that the model's settings forbid
 
     def _write(self, examples: Sequence[Encoded], draws: Draws | None, parts: int) -> list[Written]:
         """Returns the completion of each prompt, in one batch."""
