@@ -82,7 +82,7 @@ def test_a_step_that_cannot_be_replayed_is_saved_before_the_run_stops(make_run):
     cfg = make_run("optimizer=adam")
     with stopped_after(3):
         make(cfg)
-    assert checkpoint.steps(directory_of(cfg)) == [3]
+    assert checkpoint.steps(directory_of(cfg))[-1] == 3  # beside that of the best step
 
 
 @pytest.mark.process
