@@ -7,6 +7,7 @@ not on its page with these values fails; so does a number on a page that no sent
 import json
 import re
 from functools import cache
+from math import hypot
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from scipy.special import stdtrit
 
 from analysis.stats.inference import holm, paired_estimates
 
@@ -86,6 +88,40 @@ def at_share(sweep: str, share: float = 0.5) -> pd.DataFrame:
     found["ci"] = found["high"] - found["estimate"]
     found["p_holm"] = pd.Series(holm(found["p_value"][of := family(rows).index].tolist()), of)
     return found
+
+
+def unpaired(rows: pd.DataFrame, key: str, line: str) -> float:
+    """Half of Student's 95 % interval of a line's mean minus MeZO's, of three seeds each, which are not paired."""
+    halves = rows[f"{key}_half"]
+    return stdtrit(4, 0.975) / stdtrit(2, 0.975) * hypot(halves[line], halves["mezo"])
+
+
+def curves(sweep: str, line: str) -> pd.DataFrame:
+    """Validation losses by forward passes of a line, a column per seed."""
+    row = compared(sweep).loc[line]
+    rows = table(f"{sweep}/evaluations.parquet").pivot(
+        index="step", columns="run_id", values="eval/val_loss"
+    )
+    found = rows[row["run_ids"].split()].dropna()
+    return found.set_axis(found.index * row["passes"])
+
+
+def ends(sweep: str, line: str) -> "pd.Series[float]":
+    return curves(sweep, line).iloc[-1]
+
+
+def lowest(sweep: str, line: str) -> int:
+    """The forward passes of the lowest mean loss."""
+    return int(curves(sweep, line).mean(axis=1).idxmin())
+
+
+def percent(line: str) -> str:
+    rows = compared("compare_smollm2_long").loc[line]
+    return f"{rows['test']:.0f} ± {rows['test_half']:.0f}"
+
+
+def at_most(line: str) -> str:
+    return "≤ " * bool(compared("compare_smollm2_long").at_once_0[line])
 
 
 def significant(rows: pd.DataFrame) -> pd.Series:

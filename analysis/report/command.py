@@ -1,6 +1,7 @@
 """The command `python -m analysis WHAT`: one subcommand per result, all with the same options for runs and results."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -28,6 +29,7 @@ from analysis.select.provenance import foot
 
 DEFAULT_RUNS = ["out"]
 RESULTS, MEASURED = Path("results/local"), ROOT / "results" / "measured"
+FEW = 6  # paths that are printed one by one
 EXAMPLES = """examples:
   python -m analysis report                             the page of everything: results/local/report.html
   python -m analysis tables                             every table and figure that the runs in out/ fill (make tables)
@@ -81,21 +83,31 @@ class Call:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line asks for and print the paths of the files.
+    """Do what the command line asks for and print where its files are.
 
     Returns:
         The exit code: 2, after one sentence on stderr, if logs cannot be used.
     """
     asked = _parser().parse_args(argv)
     try:
-        for path in asked.work(Call(asked)):
-            print(path)
+        print(*summary([*asked.work(Call(asked))]), sep="\n")
     except (LogError, OSError) as error:
         file = getattr(error, "filename", None)
         said = f"{file}: {getattr(error, 'strerror', '')}" if file else error
         print(f"error: {said}", file=sys.stderr)
         return 2
     return 0
+
+
+def summary(paths: Sequence[Path | str]) -> list[str]:
+    """A few paths; of many their folder, the figure to look at first, and what makes one page of all."""
+    if len(paths) <= FEW:
+        return [str(path) for path in paths]
+    folder = os.path.commonpath(paths)
+    figures = [str(path) for path in paths if Path(path).suffix == ".png"]
+    first = [f"The first of {len(figures)} figures: {figures[0]}"] * bool(figures)
+    files = f"{len(paths)} files are in {folder}."
+    return [files, *first[:1], "All of it on one page: make report"]
 
 
 def report(call: Call) -> Paths:

@@ -16,7 +16,16 @@ import pandas as pd
 from analysis.logs.frames import Frames
 from analysis.logs.history import evaluations
 from analysis.paper.names import method_label, model_label, task_label
-from analysis.report.figures.drawing import PASSES, WIDTH, Figure, line_panels, looks, points, write
+from analysis.report.figures.drawing import (
+    PASSES,
+    SHARE,
+    WIDTH,
+    Figure,
+    line_panels,
+    looks,
+    points,
+    write,
+)
 from analysis.report.markdown import csv, table_texts, write_texts
 from analysis.report.table import Cell, Column, Row, Table, console, number, show
 from analysis.select.comparison import (
@@ -59,7 +68,12 @@ CENSORED = "{} of {} seeds arrive; the others count with the whole budget"
 UNCONFIRMED = "; reached at the end, not confirmed: {}"
 MOST_NAMED = 8  # lines of a figure with the memory of each
 ROW = 15  # pixels of a line in the figure of differences
-MINUS = "minus the first line's, 95 %"
+MINUS = "minus {} at 100 % of the budget"
+BARS = (
+    "Bars: intervals at the levels of Holm's correction; without 0: significant. References: 95 %."
+)
+SPREAD = "Lines: means over the seeds; shaded: from the smallest to the largest."
+APART = 1.1  # memory of methods is named where it differs by this factor
 TUNED = "Loss: {} {}, a mean over the tuning seeds. Compared are the settings of most seeds."
 EDGE = "{} has the smallest or largest value tried: a better one may lie beyond"
 TIED = "of another {} the tuning runs lose as much, within 0.00002"
@@ -231,44 +245,62 @@ def _figure(title: str, frame: pd.DataFrame, what: tuple[str, str]) -> Figure:
     rows = frame.assign(method=[line.partition(",")[0] for line in frame["line"]])
     trained = rows[rows["passes"] > 0]
     own = trained[trained["line"] == trained["method"]]
-    at: dict[str, Any] = {"panel": "losses", "quantity": what[0], "axis": "per cent of the budget"}
-    beside: dict[str, Any] = {"panel": MINUS, "quantity": "", "axis": what[1]}
+    at: dict[str, Any] = {"panel": "losses", "quantity": what[0], "axis": SHARE}
+    base = rows[rows["role"] == BASE]
+    minus = MINUS.format(line_label(next(iter(base["line"]), "the base")))
+    beside: dict[str, Any] = {"panel": minus, "quantity": "", "axis": what[1]}
     curves = [
         points(row["method"], shares, [row[key] for key in keys], series=row["line"], **at)
         for row in (own if len(own) else trained).to_dict("records")
     ]
     gaps = []
-    for place, row in enumerate(rows[rows["low"].notna()].to_dict("records")):
-        said = {**beside, "series": row["line"], "low": [row["low"]], "high": [row["high"]]}
-        gaps.append(points(row["method"], [row["gap"]], [place], shape="points", **said))
+    differing = rows["low"].notna()
+    for place, row in enumerate(rows[differing | (rows["role"] == BASE)].to_dict("records")):
+        gap, half = (row["gap"], row["holm_half"]) if row["role"] != BASE else (0.0, 0.0)
+        said = {**beside, "series": row["line"], "low": [gap - half], "high": [gap + half]}
+        gaps.append(points(row["method"], [gap], [place], shape="points", **said))
+    if not differing.any():
+        everything = pd.concat(curves, ignore_index=True)
+        return Figure("comparison", title, everything, line_panels(everything))
     everything = pd.concat([*curves, *gaps], ignore_index=True)
-    if not gaps:
-        return Figure("comparison", title, everything, line_panels(pd.concat(curves)))
     height = max(170, ROW * len(gaps))
     named = pd.concat(curves).assign(end=" ")  # by the marks of the differences
     charts = line_panels(named, size=(WIDTH / 2 - 80, height)).concat
     beside_them = _intervals(pd.concat(gaps), what[1], height)
-    return Figure("comparison", title, everything, alt.hconcat(*charts, beside_them, spacing=20))
+    chart = alt.hconcat(*charts, beside_them, spacing=20)
+    return Figure("comparison", title, everything, chart, [BARS])
 
 
 def _over_passes(title: str, runs: pd.DataFrame, frames: Frames) -> list[Figure]:
-    """Validation accuracy over forward passes, with the memory of each method; none where there are many."""
+    """Validation accuracy over forward passes, with each method's test accuracy; none where there are many methods."""
     own = runs[~runs["line"].str.contains(",") & (runs["measure"] == "accuracy")]
     if own["line"].nunique() > MOST_NAMED or not (own["steps"] > 0).any():
         return []
     found = []
+    memory = own[own["steps"] > 0].groupby("line")["peak_gib"].mean()
+    several = bool(memory.max() > APART * memory.min())
     for line, its in own.groupby("line", sort=False):
         method = str(line)
         every = [evaluations(frames.history.one(run)) for run in its["run_id"]]
-        mean = 100 * pd.concat(every).groupby("step")["accuracy"].mean()
-        label = f"{line_label(method)}, {its['peak_gib'].mean():.1f} GiB"
+        accuracy = (
+            pd.concat(every)
+            .assign(accuracy=lambda of: 100 * of["accuracy"])
+            .groupby("step")["accuracy"]
+        )
+        mean, of_seeds = accuracy.mean(), {"low": accuracy.min(), "high": accuracy.max()}
+        label = f"{line_label(method)}, test {100 * its['test_accuracy'].mean():.0f} %"
+        label += f", {its['peak_gib'].mean():.1f} GiB" * several
+        band: dict[str, Any] = of_seeds if len(its) > 1 else {}
         said: dict[str, Any] = {"panel": "", "quantity": "validation accuracy (%)", "axis": PASSES}
         steps, budget = its["steps"].max(), budget_of(runs)
         said |= {"series": label, "end": label, "shape": "line" if steps else "level"}
         x = mean.index * its["passes_per_step"].max() if steps else [budget] * len(mean)
-        found.append(points(method, x, mean, **said))
+        found.append(
+            points(method, x, mean, **{key: its.to_numpy() for key, its in band.items()}, **said)
+        )
     rows = pd.concat(found, ignore_index=True)
-    return [Figure("passes", title, rows, line_panels(rows))]
+    notes = [SPREAD] * bool(rows["low"].notna().any())
+    return [Figure("passes", title, rows, line_panels(rows), notes)]
 
 
 def _intervals(gaps: pd.DataFrame, unit: str, height: float) -> alt.LayerChart:
@@ -290,4 +322,4 @@ def _intervals(gaps: pd.DataFrame, unit: str, height: float) -> alt.LayerChart:
     zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="#999999").encode(x="x:Q")
     size = {"width": WIDTH / 2 - 130, "height": height}
     layered: alt.LayerChart = alt.layer(zero, bar, dot)  # type: ignore[assignment]
-    return layered.properties(title=MINUS, **size)
+    return layered.properties(title=gaps["panel"].iloc[0], **size)

@@ -16,7 +16,13 @@ from analysis.logs.history import EVALUATED, evaluations
 from analysis.logs.run_file import LogError
 from analysis.paper.names import BACKPROPAGATING
 from analysis.select.cell_runs import OF_UNIT, shortfall
-from analysis.stats.inference import LEVEL, holm, minimum_detectable_effect, paired_estimates
+from analysis.stats.inference import (
+    LEVEL,
+    half_width,
+    holm,
+    minimum_detectable_effect,
+    paired_estimates,
+)
 from analysis.stats.passes import Arrival, area, passes_to, ratios
 
 BASE, FAMILY, OTHER = "base", "family", "other"
@@ -230,6 +236,7 @@ def decide(gaps: pd.DataFrame, smallest: float) -> pd.DataFrame:
 
     Returns:
         `claim`, `line`, `role`, `gap`, `low`, `high` (95 %, Student), `p_value`, `p_holm` (over the family), `verdict`,
+        `holm_half`, half the width of the interval at Holm's level of the line, which has no 0 if a verdict says so;
         and `minimum_detectable_effect`, the gap that so many seeds of this spread find with a probability of 80 % at
         the level of Holm's first.
     """
@@ -247,10 +254,17 @@ def decide(gaps: pd.DataFrame, smallest: float) -> pd.DataFrame:
     decided = np.where(frame["estimate"] < 0, BETTER, WORSE)
     frame["verdict"] = np.where(frame["p_holm"] < LEVEL, decided, words)
     frame["verdict"] = frame["verdict"].where(p.notna(), "")
+    rank = p.groupby(sets).rank(method="first").clip(upper=_rejected(frame, sets) + 1)
+    level = LEVEL / (claimed.groupby(sets).transform("sum") - rank + 1)
+    frame["holm_half"] = half_width(frame, level.fillna(LEVEL))
     frame = frame.rename(columns={"estimate": "gap"})
-    return frame[
-        [*by, "gap", "low", "high", "p_value", "p_holm", "verdict", "minimum_detectable_effect"]
-    ]
+    measures = ("gap", "low", "high", "holm_half", "p_value", "p_holm", "verdict")
+    return frame[[*by, *measures, "minimum_detectable_effect"]]
+
+
+def _rejected(frame: pd.DataFrame, sets: pd.Series) -> pd.Series:
+    """How many lines of each row's family differ significantly."""
+    return (frame["p_holm"] < LEVEL).groupby(sets).transform("sum")
 
 
 def _mean(runs: pd.DataFrame, key: str, name: str) -> pd.DataFrame:

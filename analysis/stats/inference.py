@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,12 +46,23 @@ def paired_estimates(values: pd.Series, by: list[pd.Series]) -> pd.DataFrame:
     """
     groups = values.round(DIGITS).groupby(by, sort=False)
     frame = pd.DataFrame({"estimate": groups.mean(), "n": groups.count(), "spread": groups.std()})
-    varies = frame["spread"].where(frame["spread"] > 10.0**-DIGITS)
-    error, free = varies / np.sqrt(frame["n"]), frame["n"] - 1
-    half = special.stdtrit(free, 1 - LEVEL / 2) * error
+    half = half_width(frame, LEVEL)
     frame["low"], frame["high"] = frame["estimate"] - half, frame["estimate"] + half
-    frame["p_value"] = 2 * special.stdtr(free, -np.abs(frame["estimate"] / error))
+    standardised = np.abs(frame["estimate"] / _error(frame))
+    frame["p_value"] = 2 * special.stdtr(frame["n"] - 1, -standardised)
     return frame
+
+
+def half_width(estimates: pd.DataFrame, level: Any) -> pd.Series:
+    """Half the widths of Student's intervals of `paired_estimates` at 1 - level."""
+    width: pd.Series = special.stdtrit(estimates["n"] - 1, 1 - level / 2) * _error(estimates)
+    return width
+
+
+def _error(estimates: pd.DataFrame) -> pd.Series:
+    """Standard errors; NaN without spread."""
+    varies = estimates["spread"].where(estimates["spread"] > 10.0**-DIGITS)
+    return varies / np.sqrt(estimates["n"])
 
 
 @lru_cache

@@ -18,16 +18,18 @@ from analysis.paper.names import (
 )
 from analysis.report.figures.drawing import RATE, Figure, limits, line_panels, points
 from analysis.report.figures.histories import (
+    BINS,
     EVALUATED,
     LOSS,
     SAME,
     SIGNALS,
+    WINDOW,
     Histories,
     evaluations,
     mean_over,
     piece,
     read,
-    thin,
+    running_mean,
 )
 from analysis.report.style import RAMP
 from analysis.select.trials import Trials
@@ -51,6 +53,7 @@ def sweep_figures(trials: Trials) -> list[Figure]:
     histories = read(trials)
     loss, signals = (_chosen(trials, histories, keys) for keys in ({LOSS: NATS}, SIGNALS))
     notes = [*_line_notes(trials, histories.each), *trials.notes]
+    medians = [*_line_notes(trials, histories.each, "median"), *trials.notes]
     words = f"{trials.sweep}: training loss at the chosen learning rates"
     own = f"{trials.sweep}: BSZO's own signals"
     made = [
@@ -58,7 +61,7 @@ def sweep_figures(trials: Trials) -> list[Figure]:
         _figure("train_loss", words, loss, notes),
         *(validation(trials, histories, name) for name in AXES),
         rates(trials),
-        _figure("signals", own, signals, notes, decades=True),
+        _figure("signals", own, signals, medians, decades=True),
     ]
     return [figure for figure in made if figure is not None]
 
@@ -136,7 +139,7 @@ def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
     notes = [
         *_line_notes(trials, histories.each),
         "Per method: the larger the learning rate, the darker the line; at the right edge the rates in the order of "
-        "the lines' ends, ← the chosen one. A collapse lies at the last finite loss, or at the panel's edge.",
+        "the lines' ends, ← the chosen one. A collapse lies at its line's end, or at the panel's edge.",
         *trials.notes,
     ]
     title = f"{trials.sweep}: training loss at every learning rate"
@@ -190,12 +193,12 @@ def _loss_lines(
     table: pd.DataFrame, losses: dict[str, pd.DataFrame]
 ) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
     """The loss of runs that differ in nothing but the seed, and an x for each that collapsed."""
-    for runs, line in _lines(table, losses, "step", "median", quantity=NATS, axis=STEP):
+    for runs, line in _lines(table, losses, "step", "y", quantity=NATS, axis=STEP):
         yield runs, line
         for run_id in runs.loc[runs["status"] == "collapsed", "run_id"]:
             last = losses[run_id].tail(1)
             if len(last):
-                at = {"x": last["step"].item(), "y": last["median"].item(), "low": None}
+                at = {"x": last["step"].item(), "y": last["y"].item(), "low": None}
                 at |= {"high": None, "shape": "cross", "end": ""}
                 yield runs, line.head(1).assign(**at, line=line["line"] + run_id)
 
@@ -221,7 +224,7 @@ def _chosen(trials: Trials, histories: Histories, keys: dict[str, str]) -> list[
         for title, rows in trials.table[trials.table["chosen"]].groupby("panel", sort=False):
             said: dict[str, Any] = {"quantity": label, "axis": STEP}
             said |= {"panel": f"{label} · {title}"} if len(keys) > 1 else {}
-            lines = _lines(rows, histories.thinned[key], "step", "median", **said)
+            lines = _lines(rows, histories.thinned[key], "step", "y", **said)
             series += [line for _, line in lines]
     return series
 
@@ -256,14 +259,14 @@ def band(mean: pd.DataFrame, factor: float = 1) -> dict[str, Any]:
     return {end: factor * mean[end].to_numpy() for end in ("low", "high")}
 
 
-def _line_notes(trials: Trials, each: int) -> list[str]:
+def _line_notes(trials: Trials, each: int, of: str = "running mean") -> list[str]:
     """How the lines were averaged and thinned."""
-    if trials.table[trials.table["chosen"]].duplicated(SAME).any():
-        return [SEEDS + f" Each run: median of {each:,d} steps." * (each > 1)]
-    if each == 1:
-        return ["Every step is drawn."]
-    ends = "shaded: from the smallest to the largest value among them"
-    return [f"Lines: median of {each:,d} steps each; {ends}."]
+    several = trials.table[trials.table["chosen"]].duplicated(SAME).any()
+    steps = each if of == "median" else WINDOW * each
+    ends = "; shaded: from the smallest to the largest value among them"
+    ends = "" if several or of != "median" else ends
+    run = f"Each run: {of} of {steps:,d} steps{ends}." if each > 1 else "Every step is drawn."
+    return [*[SEEDS] * bool(several), run]
 
 
 def single_run_figure(frames: Frames) -> list[Figure]:
@@ -272,18 +275,20 @@ def single_run_figure(frames: Frames) -> list[Figure]:
     for row in runs.head(NEWEST).to_dict("records"):
         rows = frames.history.one(row["run_id"], [LOSS, *EVALUATED])
         model, task = (str(row.get(f"{key}.name", "")) for key in ("model", "task"))
-        loss, checked = thin(rows, LOSS, piece(rows["step"].max())), evaluations(rows)
+        loss, checked = running_mean(rows, LOSS, piece(rows["step"].max())), evaluations(rows)
         words = f"{row['run_id']}, lr {row.get('lr', 0):g} ({row['status']})"
         where = f"{model_label(model)} · {task_label(task)}".strip(" ·")
-        for label, line, y, ends in (
-            (NATS, loss, loss["median"], band(loss)),
-            (VALIDATION, checked, 100 * checked["accuracy"], {}),
+        for label, line, y in (
+            (NATS, loss, loss["y"]),
+            (VALIDATION, checked, 100 * checked["accuracy"]),
         ):
             if len(line):
-                said = {"panel": where, "quantity": label, "axis": STEP, "series": words, **ends}
+                said: dict[str, Any] = {"panel": where, "quantity": label, "axis": STEP}
+                said["series"] = words
                 method = str(row.get("optimizer.name", ""))
                 series.append(points(method, line["step"], y, **said, runs=row["run_id"]))
     more = f" Drawn: the newest {NEWEST} of {len(runs)}." * (len(runs) > NEWEST)
-    notes = ["Each line is one run; nothing is averaged." + more]
+    window = f"a running mean over {100 * WINDOW // BINS} % of its steps"
+    notes = [f"Each line is one run. Training loss: {window}." + more]
     made = _figure("single_runs", "Single runs", series, notes)
     return [made] if made else []

@@ -35,9 +35,10 @@ WIDTH, PPI = 760, 150
 
 NOTE_CHARACTERS = 150  # that fit into the width
 FEW = 6  # lines of a panel that are named at their ends
+LEADER = 12  # pixels between a line's end and its text, which may lie higher or lower
 BANDS = 8  # lines of a panel whose bands do not cover each other
 CROSS = "M-.6,-.6L.6,.6M-.6,.6L.6,-.6"
-RATE, PASSES = "learning rate", "forward passes"
+RATE, PASSES, SHARE = "learning rate", "forward passes", "per cent of the budget"
 """Words of the axes that are logarithmic."""
 
 COUNTED = ("step", "forward passes (training)")
@@ -219,14 +220,18 @@ def _panel(
         scale = alt.Scale(type="log" if log else "linear", domain=[low, high], nice=False)
         return alt.Y(f"{field}:Q", title=first["quantity"], scale=scale, axis=_axis(log))
 
-    rate = first["axis"] in (RATE, PASSES)
+    rate = first["axis"] in (RATE, PASSES, SHARE)
     kind: Any = "log" if rate else "linear"
     zero = alt.Undefined if rate else first["axis"] in COUNTED  # a logarithmic axis has none
     wide = alt.Scale(type=kind, nice=False, zero=zero, padding=6)
     powers = first["axis"] == RATE
     ticks: dict[str, Any] = {}
     if rate:
-        ticks = {"grid": False, "values": _ticks(lines["x"], (1,) if powers else (1, 2, 5))}
+        there = sorted(lines["x"].unique())
+        marked = (
+            there if first["axis"] == SHARE else _ticks(lines["x"], (1,) if powers else (1, 2, 5))
+        )
+        ticks = {"grid": False, "values": marked}
     across = alt.X("x:Q", title=first["axis"], scale=wide, axis=_axis(powers, **ticks))
     said = [alt.Tooltip("series:N", title=" "), alt.Tooltip("x:Q"), alt.Tooltip("y:Q")]
     detail = alt.Detail("line:N")
@@ -242,8 +247,15 @@ def _panel(
     ends, banded = _ends(shown, low, high), lines[lines["low"].notna()]
     banded = banded[: len(banded) * (lines["line"].nunique() <= BANDS)]
     dot: dict[str, Any] = {"shape": scales["shape"], "tooltip": said}
-    at_end = {"x": across if rate else alt.value(size[0]), "text": alt.Text("end:N")}
+    right = across if rate else alt.value(size[0])
+    at_end = {"x": right, "text": alt.Text("end:N")}
     whiskers = {"y": height("low"), "y2": alt.Y2("high")}
+    leader = {
+        "x": right,
+        "x2": alt.X2("x") if rate else right,
+        "y": height("low"),
+        "y2": alt.Y2("y"),
+    }
     dash = {"x": None, "strokeDash": scales["strokeDash"]}
     layers: list[tuple[pd.DataFrame, dict[str, Any], Callable[[alt.Chart], alt.Chart]]] = [
         (banded, whiskers, lambda of: of.mark_area(opacity=0.15, clip=True)),
@@ -253,7 +265,8 @@ def _panel(
         (dots, dot, lambda of: of.mark_point(filled=True, opacity=1, size=32)),
         (best, dot, lambda of: of.mark_point(filled=True, opacity=1, size=110)),
         (cross, {"tooltip": said}, lambda of: of.mark_point(shape=CROSS, size=90, opacity=1)),
-        (ends, at_end, lambda of: of.mark_text(align="left", dx=5, fontSize=9.5)),
+        (ends, leader, lambda of: of.mark_rule(xOffset=2, x2Offset=LEADER, strokeWidth=0.8)),
+        (ends, at_end, lambda of: of.mark_text(align="left", dx=LEADER + 2, fontSize=9.5)),
     ]
     made = [mark(drawn(data, **encoding)) for data, encoding, mark in layers if len(data)]
     layered: alt.LayerChart = alt.layer(*made)  # type: ignore[assignment]
@@ -298,9 +311,10 @@ def _some(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ends(rows: pd.DataFrame, low: float, high: float) -> pd.DataFrame:
-    """The texts at the lines' ends, moved apart where lines end close together."""
-    ends = rows[rows["end"] != ""].sort_values("x").groupby("line", sort=False).tail(1)
+    """The texts at the lines' ends, moved apart where lines end close together; `low`: where the line ends."""
+    ends = rows[rows["end"].str.strip() != ""].sort_values("x").groupby("line", sort=False).tail(1)
     ends = ends.assign(y=ends["y"].clip(low, high)).sort_values("y")
+    ends["low"] = ends["y"]
     apart = 0.068 * (high - low) * np.arange(len(ends))
     lifted = np.maximum.accumulate(ends["y"] - apart) + apart
     falling = np.minimum.accumulate((lifted - apart)[::-1].clip(upper=high - apart.max(initial=0)))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from analysis.logs.history import EVALUATED, evaluations
 from analysis.select.trials import Trials
 
 BINS = 60  # pieces of a history, of a panel's width
+WINDOW = 5  # pieces that a running mean is over
 LOSS = "train/loss"
 SIGNALS = {
     "optim/noise_std": "noise σₑ",
@@ -24,7 +26,13 @@ SAME = ["panel", "method", "lr", "configuration"]
 
 @dataclass(frozen=True)
 class Histories:
-    """What a sweep's runs logged, at a figure's length: key -> run id -> see `thin`, run id -> see `evaluations`."""
+    """What a sweep's runs logged, at a figure's length.
+
+    Attributes:
+        each: Steps of a piece.
+        thinned: Key -> run id -> see `thin`, of the training loss see `running_mean`.
+        evaluations: Run id -> see `evaluations`.
+    """
 
     each: int
     thinned: dict[str, dict[str, pd.DataFrame]]
@@ -40,13 +48,15 @@ def read(trials: Trials) -> Histories:
         keys = (LOSS, *SIGNALS) if row["chosen"] else (LOSS,)
         history = trials.frames.history.one(row["run_id"], [*keys, *EVALUATED])
         for key in keys:
-            thinned[key][row["run_id"]] = thin(history, key, each)
+            thinned[key][row["run_id"]] = (running_mean if key == LOSS else thin)(
+                history, key, each
+            )
         evaluated[row["run_id"]] = evaluations(history)
     return Histories(each, thinned, evaluated)
 
 
 def piece(steps: float) -> int:
-    """The number of steps of which a figure shows the median."""
+    """The number of steps of a piece."""
     return max(1, -(-int(steps) // BINS)) if steps == steps else 1
 
 
@@ -56,14 +66,31 @@ def thin(history: pd.DataFrame, key: str, each: int) -> pd.DataFrame:
     Step 0, the untrained model, does not count.
 
     Returns:
-        Columns `step` (the middle), `median`, `low`, `high` (smallest and largest), `n` (values).
+        Columns `step` (the middle), `y` (median), `low`, `high` (smallest and largest), `n` (values).
     """
-    rows = history.reindex(columns=["step", key]).astype(float)
-    rows = rows[(rows["step"] > 0) & np.isfinite(rows[key])]
-    groups = rows.groupby((rows["step"] - 1) // each)
-    parts = {"step": groups["step"].mean(), "median": groups[key].median()}
+    groups = _pieces(history, key, each)
+    parts = {"step": groups["step"].mean(), "y": groups[key].median()}
     parts |= {"low": groups[key].min(), "high": groups[key].max(), "n": groups[key].count()}
     return pd.DataFrame(parts).reset_index(drop=True)
+
+
+def running_mean(history: pd.DataFrame, key: str, each: int) -> pd.DataFrame:
+    """The mean over WINDOW pieces around each piece of `thin`: columns `step` (the middle) and `y`.
+
+    Where `each` is 1 every step stands for itself.
+    """
+    groups = _pieces(history, key, each)
+    window = WINDOW if each > 1 else 1
+    sums = groups[key].agg(["sum", "count"]).rolling(window, center=True, min_periods=1).sum()
+    frame = pd.DataFrame({"step": groups["step"].mean(), "y": sums["sum"] / sums["count"]})
+    return frame.reset_index(drop=True)
+
+
+def _pieces(history: pd.DataFrame, key: str, each: int) -> Any:
+    """The finite values behind step 0, by pieces of `each` steps."""
+    rows = history.reindex(columns=["step", key]).astype(float)
+    rows = rows[(rows["step"] > 0) & np.isfinite(rows[key])]
+    return rows.groupby((rows["step"] - 1) // each)
 
 
 def mean_over(pieces: Sequence[pd.DataFrame], x: str, y: str) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 import vl_convert
 
 from analysis.logs.frames import Frames
@@ -13,7 +14,7 @@ from analysis.paper.names import METHODS, PAPER_METHODS, method_label
 from analysis.report import style
 from analysis.report.figures import curves
 from analysis.report.figures.drawing import Figure, line_panels, points, specification, write
-from analysis.report.figures.histories import BINS, mean_over, read, thin
+from analysis.report.figures.histories import BINS, LOSS, mean_over, read, running_mean, thin
 from analysis.select.cell_runs import fill
 from analysis.select.trials import Trials, of_name
 from tests.analysis.make_frames import expected, made_frames
@@ -48,8 +49,19 @@ def test_thinning_keeps_every_spike() -> None:
     thinned = thin(pd.DataFrame({"step": steps, "train/loss": loss}), "train/loss", 17)
     assert len(thinned) <= BINS
     assert (thinned["high"].max(), thinned["low"].min()) == (50.0, -3.0)
-    assert (thinned["median"] == 1.0).all()
+    assert (thinned["y"] == 1.0).all()
     assert thinned["n"].sum() == 999  # neither step 0 nor the infinite one
+
+
+def test_a_training_loss_is_a_running_mean_of_five_pieces_that_leaves_no_value_out():
+    steps = np.arange(0, 41)
+    loss = np.where(steps % 2, 0.0, 2.0) + np.where((steps > 20) & (steps <= 30), 5.0, 0.0)
+    mean = running_mean(pd.DataFrame({"step": steps, LOSS: loss}), LOSS, 10)
+    assert mean["step"].tolist() == [5.5, 15.5, 25.5, 35.5]
+    assert mean["y"].tolist() == pytest.approx([1 + 5 / 3, 2.25, 2.25, 1 + 5 / 3])
+    alone = running_mean(pd.DataFrame({"step": steps, LOSS: loss}), LOSS, 1)
+    assert alone["y"].tolist() == loss[1:].tolist()
+    assert {*mean.columns} == {"step", "y"}, "no band"
 
 
 def test_a_mean_is_over_the_seeds_of_the_chosen_rate() -> None:
@@ -123,6 +135,17 @@ def test_methods_keep_their_looks_in_every_panel_and_few_lines_are_named_at_thei
         assert len(re.findall(rf'aria-roledescription="point"[^>]*fill="{colour}"', text)) == marks
     assert [text.count(f">{name}</text>") for name in ("MeZO", "BSZO", "zero-shot")] == [1, 2, 2]
     assert ">A note.</text>" in text
+
+
+def test_a_text_that_is_moved_off_its_lines_end_has_a_leader_to_it() -> None:
+    said = {"panel": "P", "quantity": "loss", "axis": "step"}
+    close = [points(m, [1, 2], [1.0, y], **said) for m, y in (("mezo", 2.0), ("bszo", 2.001))]
+    leader = r'"rule mark" transform="translate\([\d.]+,([\d.]+)\)" x2="([-\d.]+)" y2="([-\d.]+)"'
+    found = np.array(re.findall(leader, drawn(close)), float)
+    starts, widths, heights = found.T
+    assert abs(starts[0] - starts[1]) < 1, "both begin where the lines end"
+    assert heights.max() - heights.min() > 5
+    assert (widths > 5).all()
 
 
 def test_a_legend_of_many_lines_shows_the_level_dotted() -> None:

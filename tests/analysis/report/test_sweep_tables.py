@@ -92,6 +92,17 @@ def test_several_settings_and_seeds_are_rows_of_one_table() -> None:
     assert [cell.text for cell in shown.frame["collapsed"]] == ["0", "0", "0", "2"]
 
 
+def test_many_files_are_named_by_their_folder_and_first_figure(
+    quickstart: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = make(quickstart, tmp_path)
+    files, first, page = capsys.readouterr().out.splitlines()[-3:]
+    made = [path for path in directory.parent.rglob("*") if path.is_file()]
+    assert files == f"{len(made)} files are in {directory}."
+    assert Path(first.partition(": ")[2]).read_bytes().startswith(b"\x89PNG")
+    assert page.endswith(": make report")
+
+
 def test_where_leaves_runs_out(
     quickstart: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

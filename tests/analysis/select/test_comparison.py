@@ -165,7 +165,12 @@ def test_passes_to_a_loss_are_counted_paired_and_censored():
     shapes = passes.frame.groupby("method")["shape"].first().to_dict()
     assert shapes == {"mezo": "line", "bszo": "line", "late": "line", "zero_shot": "level"}
     assert sorted(passes.frame.query("method == 'bszo'")["x"]) == [30, 60, 90, 120]
-    assert set(passes.frame.set_index("method").loc["bszo", "end"]) == {"BSZO, 13.0 GiB"}
+    ends = passes.frame.groupby("method")["end"].first().to_dict()
+    tested = {line: f"{round(test)} %" for line, test in rows["test"].items()}
+    assert {end.split(", ")[1] for end in ends.values()} == {f"test {of}" for of in tested.values()}
+    band = passes.frame.query("shape == 'line'")
+    assert (band["low"] < band["y"]).all()
+    assert (band["y"] < band["high"]).all()
 
 
 def test_a_line_without_a_p_value_is_a_test_of_its_family():
@@ -174,6 +179,13 @@ def test_a_line_without_a_p_value_is_a_test_of_its_family():
     rows = [{"line": line, "gap": gap} for line, both in gaps.items() for gap in both]
     found = decide(pd.DataFrame(rows).assign(claim="", role="family"), 0.01).set_index("line")
     assert (found["p_holm"] / found["p_value"]).dropna().round(6).to_dict() == {"bszo": 4, "es": 3}
+
+
+def test_a_figures_intervals_are_those_of_the_verdicts():
+    found = decide(studies(0.01), smallest=0.005)
+    decided = found["verdict"].isin(["better", "worse"])
+    assert 0 < decided.mean() < 1
+    assert ((found["gap"].abs() > found["holm_half"]) == decided).all()
 
 
 def test_a_backward_pass_counts_as_two_and_a_budget_that_no_step_fits_is_not_made_whole():
