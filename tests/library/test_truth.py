@@ -1,11 +1,20 @@
 """Models that a policy may mistake: it measures the losses of weights moved by hand, or refuses the layer by name."""
 
+import re
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import weight_norm
 
 import zo
+from tests.support.tiny_models import MODELS, WINDOWS, random_model, t5
+from tests.support.tiny_runs import TinyRun
+from zo.library.checks import PolicyCheck
+from zo.weights.space import ParameterSpace
 
 X = torch.randn(8, 5, 16, generator=torch.Generator().manual_seed(1))
 IDS = torch.randint(0, 11, (8, 5), generator=torch.Generator().manual_seed(3))
@@ -111,9 +120,15 @@ def made(build):
     return build().eval()
 
 
+def optimizer_of(method, model, restore, **settings):
+    given = {"restore": restore, "noise": "torch", **settings}
+    given |= {"baseline": "population"} if method == "eggroll" else {}
+    return zo.optimizer(method, model, 0.1, **given)
+
+
 def losses(build, method, restore):
     model = made(build)
-    with zo.optimizer(method, model, 0.1, eps=0.1, restore=restore, noise="torch") as optimizer:
+    with optimizer_of(method, model, restore, eps=0.1) as optimizer:
         optimizer.step(model.loss)
         return optimizer.info.losses[:4]
 
@@ -162,3 +177,173 @@ def test_tensors_that_share_a_part_of_their_memory_are_refused(views, says):
     else:
         with pytest.raises(ValueError, match=says):
             zo.MeZO(named, 0.1)
+
+
+class Escaped(Headed):
+    """Reads an alias of a weight, which no guard of a policy sees."""
+
+    def __init__(self, dtype):
+        super().__init__(nn.Linear(16, 16))
+        self.to(dtype)
+        self.x, self.alias = X.to(dtype), self.layer.weight.data
+        self.call = lambda layer, x: layer(x) + 4 * x @ self.alias.T
+
+
+HALVES = (torch.bfloat16, torch.float16)
+ESCAPES = [("eggroll", "factors", torch.float32)]
+for kind in ("mezo", "streamed"), ("lozo", "factors"):
+    ESCAPES += [(*kind, dtype) for dtype in (torch.float32, *HALVES)]
+
+
+@pytest.mark.parametrize(("method", "restore", "dtype"), ESCAPES, ids=str)
+def test_the_first_step_finds_a_weight_that_escapes_the_policy(method, restore, dtype):
+    model = made(lambda: Escaped(dtype))
+    old = [p.clone() for p in model.parameters()]
+    optimizer = optimizer_of(method, model, restore)
+    with pytest.raises(RuntimeError, match="the model computes with other weights"):
+        optimizer.step(model.loss)
+    assert all(map(torch.equal, old, model.parameters()))
+    assert optimizer.step_index == 0
+    model = made(lambda: Escaped(dtype))
+    optimizer_of(method, model, restore, check_closure=False).step(model.loss)
+
+
+class Clamped(nn.Embedding):
+    def forward(self, ids):
+        with torch.no_grad():
+            self.weight.clamp_(-1, 1)
+        return super().forward(ids)
+
+
+@pytest.mark.parametrize("layer", [Clamped, lambda *n: nn.Embedding(*n, max_norm=1.0)])
+@pytest.mark.parametrize("restore", ["merged", "subtract", "snapshot", "streamed"])
+def test_a_forward_that_writes_weights_is_refused_where_they_would_drift(layer, restore):
+    model = made(lambda: Headed(layer(11, 16), x=IDS))
+    model.loss()
+    old = model.layer.weight.detach().clone()
+    optimizer = zo.MeZO(model, 0.0, eps=1e-2, restore=restore, noise="torch")
+    if restore in ("merged", "subtract"):
+        with pytest.raises(RuntimeError, match=r"writes layer\.weight"):
+            optimizer.step(model.loss)
+    else:
+        optimizer.step(model.loss)
+    torch.testing.assert_close(model.layer.weight, old, rtol=1e-5, atol=1e-6)
+
+
+def cached(step):
+    with parametrize.cached():
+        step()
+
+
+def frozen(step):
+    with torch._inductor.config.patch(freezing=True):
+        step()
+
+
+@pytest.mark.parametrize(("keep", "says"), [(cached, "parametrize.cached"), (frozen, "freezing")])
+def test_a_step_where_torch_keeps_earlier_weights_is_refused(keep, says):
+    model = made(lambda: Headed(weight_norm(nn.Linear(16, 16))))
+    optimizer = zo.MeZO(model, 0.1, noise="torch")
+    with pytest.raises(RuntimeError, match=says):
+        keep(lambda: optimizer.step(model.loss))
+    optimizer.step(model.loss)
+
+
+def test_what_backpropagation_would_keep_is_said(recwarn):
+    model = made(lambda: Headed(nn.Embedding(11, 16, padding_idx=3), x=IDS))
+    model.head.weight.register_hook(lambda grad: grad * 0)
+    optimizer = zo.MeZO(model, 0.1, noise="torch")
+    optimizer.step(model.loss)
+    optimizer.step(model.loss)
+    texts = [str(warning.message) for warning in recwarn if "backprop" in str(warning.message)]
+    assert [t.split(",")[0] for t in texts] == [
+        "head.weight: its gradient hook is never called",
+        "layer.weight: row 3 is padding_idx's",
+    ]
+
+
+EDITS = [
+    lambda o: o.param_groups.pop(0),
+    lambda o: o.param_groups[0].update(params=[]),
+    lambda o: o.param_groups.reverse(),
+    lambda o: o.param_groups.append({**o.param_groups[0]}),
+    lambda o: o.param_groups[0]["params"].pop(),
+]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_edited_parameter_groups_are_refused(edit):
+    model = made(lambda: Headed(nn.Linear(16, 16)))
+    layers = (model.layer, model.head)
+    groups = [{"params": list(of.parameters()), "lr": 0.1} for of in layers]
+    optimizer = zo.MeZO(groups, 0.1, noise="torch")
+    edit(optimizer)
+    with pytest.raises(RuntimeError, match="param_groups: tensors or groups were"):
+        optimizer.step(model.loss)
+
+
+def test_hooks_of_a_state_are_called_as_torch_calls_them():
+    optimizer, calls = zo.MeZO(made(lambda: Headed(nn.Linear(16, 16))), 0.1, noise="torch"), []
+    optimizer.register_state_dict_pre_hook(lambda o: calls.append("before saving"))
+    optimizer.register_state_dict_post_hook(lambda o, state: {**state, "note": 1})
+    optimizer.register_load_state_dict_pre_hook(lambda o, state: calls.append(state.pop("note")))
+    optimizer.register_load_state_dict_post_hook(lambda o: calls.append("loaded"))
+    state = optimizer.state_dict()
+    assert state["param_groups"] == torch.optim.Optimizer.state_dict(optimizer)["param_groups"]
+    optimizer.load_state_dict(state)
+    assert calls[0] == "before saving"
+    assert calls[-2:] == [1, "loaded"]
+    assert state["note"] == 1
+
+
+POLICIES = [("mezo", "merged"), ("mezo", "subtract"), ("bszo", "snapshot"), ("fzoo", "streamed")]
+POLICIES += [("lozo", "factors"), ("eggroll", "factors")]
+DTYPES = (torch.float32, *HALVES)
+NAMES = [n for n in (*MODELS, *WINDOWS) if n not in ("gemma 3, with pictures", "gpt-oss")]
+ROTATED = [
+    (name, *POLICIES[(i + j) % 6], DTYPES[(i + j) % 3 - j // 3])
+    for j in range(6)
+    for i, name in enumerate(NAMES)
+]
+SOUND = [
+    pytest.param(*case, marks=[pytest.mark.process] * (i >= len(NAMES)))
+    for i, case in enumerate(ROTATED)
+]
+
+
+@pytest.mark.parametrize(("name", "method", "restore", "dtype"), SOUND, ids=str)
+def test_sound_models_pass_and_their_step_has_the_same_bits(name, method, restore, dtype):
+    made = {**MODELS, **WINDOWS}[name]
+    runs = [TinyRun(made().to(dtype), method, restore, eps=1e-3) for _ in range(2)]
+    check = PolicyCheck(runs[0].params, runs[0].loss)
+    with check.watching():
+        found = runs[0].optimizer.step(runs[0].loss)
+    assert "displaced by hand" in check.said
+    assert found == runs[1].optimizer.step(runs[1].loss)
+    assert all(map(torch.equal, *(run.weights() for run in runs)))
+
+
+MAMBA = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 8}
+MAMBA |= {"num_heads": 4, "head_dim": 8, "n_groups": 1, "expand": 2}
+WILD = {name: {**MODELS, **WINDOWS}[name] for name in NAMES}
+WILD["mamba 2"] = partial(random_model, "Mamba2ForCausalLM", **MAMBA)
+WILD["t5"] = t5
+
+
+@pytest.mark.parametrize("name", WILD)
+def test_weight_decay_spares_biases_and_norms_of_transformers_models(name):
+    space = ParameterSpace.of(WILD[name](), "merged")
+    decayed = {n for n, decays in zip(space.names, space.decays, strict=True) if decays}
+    known = re.compile(r"bias$|norm[^.]*\.(weight|bias|gamma)$|\.ln_\w+\.weight$|_bias\b", re.I)
+    relative = {n for n in decayed if "relative_attention_bias.weight" in n}  # an embedding's
+    assert [n for n in decayed - relative if known.search(n)] == []
+    matrices = {n for n, p in zip(space.names, space.like, strict=True) if p.dim() > 1}
+    assert {n for n in matrices if n.endswith(("proj.weight", "fc1.weight"))} <= decayed
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.LSTM(4, 4), nn.MultiheadAttention(8, 2, add_bias_kv=True), nn.Bilinear(2, 2, 2)]
+)
+def test_weight_decay_spares_biases_of_torchs_layers(layer):
+    space = ParameterSpace.of(layer, "merged")
+    assert all(("bias" in n) != d for n, d in zip(space.names, space.decays, strict=True))

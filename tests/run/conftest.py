@@ -24,9 +24,9 @@ def before_steps(monkeypatch):
     make = loop._step
 
     def call(act):
-        def acted(session, examples):
+        def acted(session, *more):
             act(session, session.assembly.optimizer.step_index + 1)
-            return make(session, examples)
+            return make(session, *more)
 
         monkeypatch.setattr(loop, "_step", acted)
 

@@ -116,6 +116,7 @@ def test_what_rounding_leaves_of_a_step_is_logged_and_said_once(make_run, capsys
     assert [row.get("optim/survives") is not None for row in rows] == [False, True, False, True]
     said = capsys.readouterr().out
     assert said.count("of the step is left after rounding to torch.bfloat16") == 1
+    assert said.count("was compared with weights displaced by hand") == 1
     assert all(row["optim/survives"] < 0.5 for row in rows[1::2])
     whole = rows_once_run(make_run("optimizer=mezo"))
     assert not any("optim/survives" in row for row in whole)

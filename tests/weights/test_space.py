@@ -132,6 +132,7 @@ def test_tensors_without_values_are_stepped_over(name, noise, restore):
     """Those with values move as they do alone."""
     if OPTIMIZERS[name].config.reads_weights:
         restore = "streamed"
+    given = {"baseline": "population"} if hasattr(OPTIMIZERS[name].config, "baseline") else {}
 
     def trained(*shapes):
         torch.manual_seed(0)
@@ -139,7 +140,7 @@ def test_tensors_without_values_are_stepped_over(name, noise, restore):
         for i, shape in enumerate(shapes):
             tensor = torch.nn.Parameter(torch.zeros(shape))
             model.append(torch.nn.Module()).get_submodule(str(2 + i)).weight = tensor
-        optimizer = METHODS[name](model, lr=1e-3, noise=noise, restore=restore)
+        optimizer = METHODS[name](model, lr=1e-3, noise=noise, restore=restore, **given)
         for _ in range(2):
             optimizer.step(lambda: model[:2](torch.ones(3, 6)).square().sum())
         return [*model[:2].parameters()]

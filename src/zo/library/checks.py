@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from operator import is_
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zo.distributed.closure import SAME
@@ -20,11 +22,18 @@ from zo.optim.base import Rates, StepInfo
 from zo.optim.losses import number
 from zo.weights.aliasing import storage_key
 from zo.weights.anchor import rounding_notice
+from zo.weights.directions import Terms
+from zo.weights.loss import LossFn
+from zo.weights.restore import Excursion, RestoreError
 from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
+from zo.weights.updates import add_
 
 WORTH_A_LINE = 1.0
 """Seconds of compilation in a step."""
+
+SHARES = (1.0, 0.1)
+"""Norms of displacements whose effect exceeds rounding, in the largest weight's; the first finite loss counts."""
 
 END = object()
 """Behind the last thing that a model's modules hold."""
@@ -40,15 +49,16 @@ class RepeatCheck:
 
     Args:
         model: Computes the loss, if it is known.
-        parameters: Are trained.
+        space: θ.
         enabled: False checks nothing.
 
     Attributes:
         first: Whether nothing was checked yet.
     """
 
-    def __init__(self, model: nn.Module | None, parameters: Sequence[Tensor], enabled: bool):
-        self._model, self._parameters, self._enabled = model, parameters, enabled
+    def __init__(self, model: nn.Module | None, space: ParameterSpace, enabled: bool):
+        self._model, self._space, self._enabled = model, space, enabled
+        self._parameters = space.parameters
         self._training: set[nn.Module] = set()
         self.first = True
 
@@ -62,10 +72,21 @@ class RepeatCheck:
         Raises:
             ValueError: If the losses differ by more than rounding, a buffer of the model changes, or the closure calls
                 `backward`.
+            RestoreError: If the closure writes trained weights, which a policy that is not exact would not restore.
         """
         buffers = [] if self._model is None else [*self._model.named_buffers()]
         tracked = [(name, b, b._version) for name, b in buffers if not b.is_inference()]
+        in_place = not (self._space.policy.constraints.exact or self._space.shards)
+        written = [
+            (n, t, t._version) for n, t in zip(self._space.names, self._parameters, strict=True)
+        ]
         first, second = self._loss(closure), self._loss(closure)
+        for name, t, version in written if in_place else ():
+            if t._version != version and not t.is_inference():
+                what = (
+                    f"the forward pass writes {name}, as max_norm and clamps do, and θ would drift"
+                )
+                raise RestoreError(self._space.policy.name, what, "snapshot")
         advice = "check_closure=False goes on all the same."
         if not math.isclose(first, second, rel_tol=SAME) and math.isfinite(first + second):
             raise ValueError(
@@ -100,6 +121,121 @@ class RepeatCheck:
     def _modes(self) -> set[nn.Module]:
         """Returns the modules that are in training mode."""
         return {m for m in self._model.modules() if m.training} if self._model else set()
+
+
+class PolicyCheck:
+    """Compares the first displaced loss of a step with the loss of the same weights, written by hand.
+
+    It costs a copy of the weights, on the host where their device has no room for it, and a forward pass. Where the
+    losses differ, or in half precision are those of θ, a few more tell rounding from other weights.
+
+    Args:
+        space: θ.
+        evaluate: Returns the step's loss at the current weights, that of all processes together.
+        host: Whether the copy is on the host in any case, as for a run that reports its device memory.
+
+    Attributes:
+        said: What was compared, a sentence, once it was.
+    """
+
+    def __init__(self, space: ParameterSpace, evaluate: Callable[[], float], host: bool = False):
+        self._space, self._evaluate, self._host = space, evaluate, host
+        self.said = ""
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While the body runs, which makes a step, its first displaced loss is compared."""
+        if self._space.offloaded:
+            self.said = "the loss under the restore policy was not compared: weights are offloaded"
+            yield
+            return
+        self._space.__dict__["measure"] = self._measure
+        try:
+            yield
+        finally:
+            self._space.__dict__.pop("measure", None)
+
+    def _measure(self, loss_fn: LossFn, excursions: Sequence[Excursion]) -> list[float]:
+        """Does what `ParameterSpace.measure` does.
+
+        Raises:
+            RestoreError: If the policy measures a loss of other weights.
+        """
+        space, policy = self._space, self._space.policy
+        points = [terms for points in excursions for terms in points]
+        at = next((i for i, terms in enumerate(points) if terms), None)
+        if at is None:
+            return ParameterSpace.measure(space, loss_fn, excursions)
+        del space.__dict__["measure"]
+        policy.finish_restore()
+        truth = self._by_hand(points[at])
+        losses = ParameterSpace.measure(space, loss_fn, excursions)
+        found = losses[at]
+        self.said = (
+            f"restore={policy.name} was compared with weights displaced by hand: loss {found}"
+        )
+        half = any(t.dtype in (torch.bfloat16, torch.float16) for t in space.like)
+        if found == truth and not half:
+            return losses
+        policy.finish_restore()
+        base = self._evaluate()
+        if found == truth != base:
+            return losses
+        rounding = 4e-3 if half else 1e-3
+        for share in SHARES:
+            terms = self._enlarged(points[at], share)
+            if math.isfinite(truth := self._by_hand(terms)):
+                break
+        noise = rounding * max(abs(base), abs(truth))
+        copies = self._copies()
+        try:
+            with policy.excursion() as probe:
+                (found,) = probe.losses(self._evaluate, [terms])
+        finally:
+            policy.finish_restore()
+            self._put_back(copies)
+        if abs(found - truth) > 0.05 * abs(truth - base) + 2 * noise:
+            what = (
+                f"the first step measures the loss {found} where weights displaced by hand have {truth} and the"
+                f" undisplaced ones {base}, so the model computes with other weights"
+            )
+            raise RestoreError(policy.name, what, "snapshot")
+        self.said += f", and at a larger displacement {found}, by hand {truth}"
+        return losses
+
+    def _enlarged(self, terms: Terms, share: float) -> Terms:
+        """Returns a displacement along the first direction that changes the largest tensor by a share at least."""
+        if self._space.shards:  # each process would take another one
+            return terms
+        c, z = terms[0]
+        i, p = max(enumerate(self._space.local), key=lambda pair: pair[1].numel())
+        size = float(z.sample(i, p).norm()) * abs(c)
+        return [(c * max(1.0, share * float(p.float().norm()) / size), z)] if size else terms
+
+    def _by_hand(self, terms: Terms) -> float:
+        """Returns the loss of displaced weights."""
+        copies = self._copies()
+        try:
+            for i, (p, of) in enumerate(zip(self._space.policy.local, copies, strict=True)):
+                add_(p, of.to(p.device), i, terms)
+            return self._evaluate()
+        finally:
+            self._put_back(copies)
+
+    def _copies(self) -> list[Tensor]:
+        """Returns copies of the weights, on their devices where more than twice as much is free, else on the host."""
+        local = self._space.policy.local
+        size = sum(t.numel() * t.element_size() for t in local)
+        room = not self._host and all(
+            t.device.type != "cuda" or torch.cuda.mem_get_info(t.device)[0] > 2 * size
+            for t in local
+        )
+        return [t.clone() if room else t.to("cpu", copy=True) for t in local]
+
+    def _put_back(self, copies: Sequence[Tensor]) -> None:
+        """Writes copies of the weights back."""
+        for p, of in zip(self._space.policy.local, copies, strict=True):
+            p.copy_(of)
 
 
 class StepReport:
@@ -178,6 +314,19 @@ def rates_of(groups: Iterable[Mapping[str, Any]]) -> list[Rates]:
     return found
 
 
+def check_groups(groups: Sequence[Mapping[str, Any]], made: Sequence[Sequence[Tensor]]) -> None:
+    """Raises RuntimeError if parameter groups no longer hold the tensors that they had when the optimizer was made."""
+    same = len(groups) == len(made) and all(
+        len(group["params"]) == len(of) and all(map(is_, group["params"], of))
+        for group, of in zip(groups, made, strict=True)
+    )
+    if not same:
+        raise RuntimeError(
+            "param_groups: tensors or groups were added, removed or reordered since the optimizer was made; make a new"
+            " optimizer, or set requires_grad=False before, or lr=0 of a group that is not to train"
+        )
+
+
 def check_storage(space: ParameterSpace) -> None:
     """Raises RuntimeError if the model's weights are no longer the tensors that steps would move."""
     places = zip(space.names, space.parameters, space.policy.local, strict=True)
@@ -251,6 +400,42 @@ class ReplacedCheck:
         """Returns the model's parameters by their memory."""
         named = () if self._model is None else self._model.named_parameters()
         return {storage_key(p): (name, p) for name, p in named}
+
+
+def check_constants() -> None:
+    """Raises RuntimeError where forward passes would compute with earlier weights, which torch keeps."""
+    if parametrize._cache_enabled:
+        raise RuntimeError(
+            "step: is called inside of parametrize.cached(), which keeps weights from before they are displaced; enter"
+            " it in the closure"
+        )
+    inductor = sys.modules.get("torch._inductor.config")
+    if inductor is not None and inductor.freezing:
+        raise RuntimeError(
+            "step: torch._inductor.config.freezing is on, and a compiled model keeps its weights as constants; set it"
+            " to False before the model is compiled"
+        )
+
+
+def warn_of_backward(model: nn.Module | None, space: ParameterSpace) -> None:
+    """Warns of what backpropagation would do to trained tensors and a step does not: gradient hooks, padding rows."""
+    for name, p in zip(space.names, space.parameters, strict=True):
+        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+            warnings.warn(
+                f"{name}: its gradient hook is never called, since a step does not backpropagate, so all of its values"
+                " move. To train some rows alone, make them a parameter of their own (as peft's"
+                " trainable_token_indices), or add mask * parameter to a frozen weight in the forward pass.",
+                stacklevel=4,
+            )
+    names = {id(p): name for name, p in zip(space.names, space.parameters, strict=True)}
+    for m in () if model is None else model.modules():
+        row, table = getattr(m, "padding_idx", None), names.get(id(getattr(m, "weight", None)))
+        if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and row is not None and table:
+            warnings.warn(
+                f"{table}: row {row} is padding_idx's, which backpropagation leaves as it is and steps move. Where no"
+                " attention mask hides padding, mask it in the forward pass, or write the row back after each step.",
+                stacklevel=4,
+            )
 
 
 def check_trained(named: Iterable[tuple[str, Tensor]], trained: Iterable[bool]) -> None:

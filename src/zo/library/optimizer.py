@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zo.distributed.closure import DataParallel, ParallelStep, TensorParallel
+from zo.distributed.loss import weighted_mean
 from zo.distributed.processes import Processes
 from zo.library.arguments import (
     Closure,
@@ -29,22 +31,28 @@ from zo.library.arguments import (
     typed,
 )
 from zo.library.checks import (
+    PolicyCheck,
     RepeatCheck,
     ReplacedCheck,
     StepReport,
+    check_constants,
+    check_groups,
     check_seed,
     check_storage,
     check_texts,
     check_trained,
     rates_of,
+    warn_of_backward,
 )
 from zo.library.step_context import step_context
 from zo.noise import NOISES, compiling
 from zo.optim import OPTIMIZERS, SHARDABLE
 from zo.optim.base import LossFn, StepInfo
+from zo.optim.losses import number
 from zo.record.header import fingerprint
 from zo.record.recorder import Recorder
 from zo.weights.constraints import RESTORE_POLICIES
+from zo.weights.loss import Context
 from zo.weights.restore import FactoredPolicy
 from zo.weights.space import ParameterSpace
 
@@ -78,7 +86,8 @@ class ZerothOrder(_Base):
         rounding: How updates of half-precision weights are rounded: `nearest`, `stochastic` or `compensated`.
         model: The model of tensors or groups, which `streamed` and `factors` need.
         check_closure: Whether to measure twice at the first step, and at one with more modules in training mode than
-            before, and to refuse different losses or changed buffers.
+            before, and to refuse different losses or changed buffers. The first step also compares a displaced loss
+            with that of a displaced copy of the weights.
         record: File to which every step is written, for `zo.replay`; process 0 of a group writes it.
         group: Processes that train together. Each calls `step` with the loss of its own part of the batch; the parts
             have equally many examples. The step's loss is their mean, in the order of ranks.
@@ -175,7 +184,9 @@ class ZerothOrder(_Base):
             )
         rates_of(self.param_groups)
         whole = params if isinstance(params, nn.Module) else model
-        self._repeats = RepeatCheck(whole, space.parameters, check_closure)
+        self._repeats = RepeatCheck(whole, space, check_closure)
+        self._model = whole
+        self._grouped = [[*g["params"]] for g in self.param_groups]
         self._report = StepReport()
         self._replaced = ReplacedCheck(whole, space, whole is params)
         check_processes(space, whole, grouped=group is not None)
@@ -246,9 +257,13 @@ class ZerothOrder(_Base):
         check_storage(space)
         self._replaced.check()
         check_trained(self._given, self._trained)
+        check_groups(self.param_groups, self._grouped)
+        check_constants()
         if method.step_index == 0:
             check_seed(space, method.seed)
+            warn_of_backward(self._model, space)
         check_texts(method.config, closure)
+        compares = self._repeats.due() and self._repeats.first and method.step_index == 0
         if self._repeats.due():
             at_once = self._parallel is not None and self._repeats.first  # modes may differ later
             with cast("ParallelStep", self._parallel).checking() if at_once else nullcontext():
@@ -262,11 +277,13 @@ class ZerothOrder(_Base):
             merged = self._merged_by_reader()
             if self._recorder is not None:
                 self._recorder.begin(merged)
+            check = PolicyCheck(space, partial(self._loss, closure, context))
             try:
-                if self._parallel is None:
-                    info = method.step(loss_fn, context)
-                else:
-                    info = self._parallel.step(method, loss_fn, context)
+                with check.watching() if compares else nullcontext():
+                    if self._parallel is None:
+                        info = method.step(loss_fn, context)
+                    else:
+                        info = self._parallel.step(method, loss_fn, context)
             except BaseException:
                 if self._recorder is not None and not exact:
                     self._recorder.broken_off = True
@@ -277,6 +294,18 @@ class ZerothOrder(_Base):
         if self._parallel is None or self._parallel.processes.leads:
             self._report.look_at(method.step_index, info, compiling.seconds - compiled, space)
         return info.loss
+
+    def _loss(self, closure: Closure, context: Context) -> float:
+        """Returns the loss at the current weights, of a group's processes the mean, outside of a step's losses."""
+        with context():
+            loss = number(closure())
+            if (mean_square := getattr(closure, "mean_square", None)) is not None:
+                mean_square()  # of this call, which is no part of a step
+        if self._parallel is None:
+            return loss
+        parts = [part for (part,) in self._parallel.processes.gather([loss])]
+        mean = isinstance(self._parallel, DataParallel)  # else all measure the same
+        return weighted_mean(parts, [1] * len(parts)) if mean else parts[0]
 
     def __repr__(self) -> str:
         groups = [
@@ -309,8 +338,13 @@ class ZerothOrder(_Base):
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the next step depends on beside the weights and the constructor's arguments."""
         self._merge_for_reader()  # else the weights' readers would, and the state count it twice
-        groups = super().state_dict()["param_groups"]
-        return {
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
+        groups, at = [], 0
+        for group in self.param_groups:
+            numbers = list(range(at, at := at + len(group["params"])))
+            groups.append({**{k: v for k, v in group.items() if k != "params"}, "params": numbers})
+        state = {
             "name": self.name,
             "settings": self._settings,
             "shapes": [list(p.shape) for p in self.method.params.parameters],
@@ -318,6 +352,9 @@ class ZerothOrder(_Base):
             "param_groups": groups,
             **({} if self._start is None else {"start": self._start}),
         }
+        for after in self._optimizer_state_dict_post_hooks.values():
+            state = after(self, state) or state
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continues from a `state_dict` of the same method and settings; rates are the state's.
@@ -325,6 +362,9 @@ class ZerothOrder(_Base):
         Raises:
             ValueError: If it is of another method, of other settings, tensors or groups, or not whole.
         """
+        state_dict = dict(state_dict)
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = before(self, state_dict) or state_dict
         for key in {"name", "state", "param_groups"} - state_dict.keys():
             raise ValueError(f"state: lacks {key}; give what state_dict returned")
         if state_dict["name"] != self.name:
@@ -345,6 +385,8 @@ class ZerothOrder(_Base):
         if self._recorder is not None:
             self._recorder.suspend()
         self._merge_for_reader(made=True)  # the state's were when it was made
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuses copies and pickles.

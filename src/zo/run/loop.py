@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zo.config import RunConfig
 from zo.distributed.agreement import Watch
+from zo.library.checks import PolicyCheck
 from zo.lm.config import ModelError
 from zo.lm.scoring.candidates import Evaluation
 from zo.optim.base import NonFiniteError
@@ -25,6 +27,7 @@ from zo.tasks import Encoded
 from zo.tasks.examples import batch_indices
 from zo.tasks.measures import LOSS
 from zo.weights.anchor import rounding_notice
+from zo.weights.loss import LossFn
 from zo.weights.offloaded import OffloadRefused
 from zo.weights.restore import RestoreError
 from zo.weights.space import non_finite
@@ -94,7 +97,7 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
                 if journal.rewards is not None:
                     journal.rewards.scorer.begin(step, cfg.steps)
                 session.assembly.optimizer.watches_rounding = evaluates(cfg, step)
-                row |= _step(session, examples)
+                row |= _step(session, examples, journal.progress if step == 1 else None)
                 if journal.rewards is not None:
                     measured = row[LOSSES][: row["train/forwards"]]
                     row |= journal.rewards.of_step(step, measured)
@@ -170,15 +173,28 @@ def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> Non
         checkpoint.save(directory, optimizer, keep, session.processes.leads)
 
 
-def _step(session: Session, examples: list[Encoded]) -> Row:
-    """Makes one step, timed."""
+def _step(session: Session, examples: list[Encoded], progress: Progress | None = None) -> Row:
+    """Makes one step, timed; with `progress` its first displaced loss is checked, and that is said."""
     start, processor = time.perf_counter(), time.process_time()
     assembly, processes = session.assembly, session.processes
     clock = assembly.params.stopwatch
     perturb_before, forward_before = clock.seconds("weights"), clock.seconds("loss")
     waited, exchanging, sent = processes.seconds, processes.exchanging, processes.bytes
     loss_fn = session.loss_of(examples)
-    info = assembly.optimizer.step(loss_fn)
+    if (
+        progress is not None
+        and session.scorer.differentiable
+        and assembly.optimizer.step_index == 0
+    ):
+        check = PolicyCheck(assembly.params, partial(_alone, loss_fn), host=True)
+        with check.watching():
+            info = assembly.optimizer.step(loss_fn)
+        if check.said:
+            progress.say(check.said)
+        if assembly.device.type == "cpu":
+            memory.reset_peak(assembly.device)  # later steps need as much, without the copy
+    else:
+        info = assembly.optimizer.step(loss_fn)
     ties = {} if session.scorer.differentiable else {TIE: int(info.tied)}
     seconds = time.perf_counter() - start
     losses = {LOSSES: list(info.losses)} if assembly.optimizer.config.replays else {}
@@ -199,6 +215,14 @@ def _step(session: Session, examples: list[Encoded]) -> Row:
         "time/perturb_s": clock.seconds("weights") - perturb_before,
         **(exchanged if processes.world > 1 else {}),
     }
+
+
+def _alone(loss_fn: LossFn) -> float:
+    """Returns a loss that is no part of a step."""
+    loss = loss_fn()
+    if (mean_square := getattr(loss_fn, "mean_square", None)) is not None:
+        mean_square()
+    return loss
 
 
 def _drift(session: Session) -> float:

@@ -1,6 +1,7 @@
 """The parameter space of a method: measures the loss at points around θ, and updates θ."""
 
 import math
+import re
 from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
@@ -67,8 +68,7 @@ class ParameterSpace(TrainableTensors):
     ) -> "ParameterSpace":
         """Returns the space of all parameters of `model` that require gradients, in `named_parameters` order.
 
-        Weight decay does not apply to biases (attributes `bias`) and to normalisation layers (modules one of whose
-        classes is called ...Norm).
+        Weight decay does not apply to biases and to normalisation layers.
         """
         trainable = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
         return cls(trainable, restore, _not_decayed(model), noise, rounding, model)
@@ -165,10 +165,28 @@ def non_finite(space: ParameterSpace) -> tuple[str, float] | None:
 
 def _not_decayed(model: nn.Module) -> set[str]:
     """Returns the full names of biases and of all tensors of normalisation layers."""
-    found = set()
-    for prefix, module in model.named_modules():
-        norm = any(kind.__name__.endswith("Norm") for kind in type(module).__mro__)
-        for name, _ in module.named_parameters(recurse=False):
-            if norm or name == "bias":
-                found.add(f"{prefix}.{name}" if prefix else name)
-    return found
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        for name, p in module.named_parameters(recurse=False)
+        if _is_bias_or_norm(prefix, module, name, p)
+    }
+
+
+def _is_bias_or_norm(path: str, module: nn.Module, name: str, p: Tensor) -> bool:
+    """Returns whether a parameter is a bias or of a normalisation layer.
+
+    A bias is named `bias`, `bias_...` or `..._bias`. A layer is known by its class (`LlamaRMSNorm`, `BatchNorm2d`).
+    A tensor of one dimension is also known by its own name (`ln_weight`) or its layer's (`q_norm`).
+    """
+    if re.search(r"(^|_)bias(_|$)", name):
+        return True
+    if any(
+        re.search(r"Norm(alization)?(Gated|[0-9_]|$)", kind.__name__)
+        for kind in type(module).__mro__
+    ):
+        return True
+    called = (name, path.rpartition(".")[2])
+    return p.dim() < 2 and any(
+        re.search(r"(^|_)(ln|\w*norm)([0-9_]|$)", of.lower()) for of in called
+    )
