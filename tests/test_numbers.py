@@ -18,6 +18,7 @@ import yaml
 from scipy.special import stdtrit
 
 from analysis.stats.inference import holm, paired_estimates
+from analysis.stats.passes import area
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "results" / "measured"
@@ -104,6 +105,15 @@ def curves(sweep: str, line: str) -> pd.DataFrame:
     )
     found = rows[row["run_ids"].split()].dropna()
     return found.set_axis(found.index * row["passes"])
+
+
+def areas(sweep: str, lr: float) -> float:
+    """The mean loss over log passes of Adam's tuning run at a rate, by which settings are chosen."""
+    runs = table(f"{sweep}/runs.parquet", "run_id")
+    (run,) = runs.query("`optimizer.name` == 'adam' and seed == 101 and lr == @lr").index
+    rows = table(f"{sweep}/evaluations.parquet").query("step > 0")
+    rows = rows[rows["run_id"] == run]
+    return area(pd.DataFrame({"forwards": 3 * rows["step"], "loss": rows["eval/val_loss"]}))
 
 
 def ends(sweep: str, line: str) -> "pd.Series[float]":

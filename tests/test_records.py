@@ -62,6 +62,21 @@ def test_a_commit_that_a_text_cites_is_here_or_the_text_says_that_it_is_not(hist
     assert gone == {}
 
 
+def test_a_commit_and_a_file_of_it_that_a_page_cites_are_here(history):
+    pinned = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "conf").rglob("*.yaml"))
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")}
+    gone = {path: lost for path in texts
+            if (lost := [one for one in cited(path) if f" {one}" not in history and one not in pinned])}  # fmt: skip
+    assert gone == {}
+    files = [
+        re.findall(r"`(\S+\.\w+)` of commits? ([0-9a-f]{7,40})", text) for text in texts.values()
+    ]
+    named = [f"{commit}:{name}" for found in files for name, commit in found]
+    assert named
+    kinds = git("cat-file", "--batch-check=%(objecttype)", input="\n".join(named)).splitlines()
+    assert dict(zip(named, kinds, strict=False)) == dict.fromkeys(named, "blob")
+
+
 def test_a_recorded_run_cites_what_is_here_or_is_marked(history):
     trees = set()
     for path in RESULTS.rglob("measured/**/runs.parquet"):
