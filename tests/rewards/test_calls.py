@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import math
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from zo.rewards import calls, named
 from zo.rewards.calls import Function, Request, UnusableError, rate
+from zo.rewards.tally import Ratings, Tally
 
 ROOT = Path(__file__).parents[2]
 CHAT = [[{"role": "user", "content": "1 + 2?"}], [{"role": "user", "content": "1 + 3?"}]]
@@ -78,6 +80,27 @@ def test_a_function_may_be_asynchronous_or_an_object_and_log():
     assert found["values"] == [1, 1]
     assert found["extra"] == {"thought": ["about a", "about b"]}
     assert found["metrics"] == {"share": [0.25]}
+
+
+def test_a_metric_costs_no_reward_and_columns_of_any_value_are_logged():
+    """What is no finite number is left out and counted; the answer is one that JSON can hold."""
+    odd = [math.nan, math.inf, 10**400, "much", None, 1e308, 1]
+
+    def score(completions, log_extra, log_metric, **_):
+        for value in odd:
+            log_metric("odd", value)
+        log_extra("large", [10**5000, -(10**30)])
+        return [5.0, 6.0]
+
+    found = json.loads(json.dumps(rate(function(score), request(["a", "b"]))))
+    assert (found["values"], found["bad"]) == ([5, 6], {})
+    assert (found["metrics"], found["dropped"]) == ({"odd": [1e308, 1]}, 5)
+    assert found["extra"] == {"large": ["int", str(-(10**30))]}
+    tally = Tally()
+    tally.see(Ratings([5.0], metrics={"odd": [1e308] * 3}, dropped=2), [0], ["a"], [1], 0)
+    row = tally.row([-5.0])
+    assert (row["metric/odd"], row["reward/dropped"]) == (pytest.approx(1e308), 2)
+    assert row["reward/errors"] == 0
 
 
 LATEX = [r"\frac{1}{3}", r"\frac{1}{3}", ""]

@@ -233,16 +233,17 @@ def test_helpers_that_a_module_starts_live_on(tmp_path):
 RUN = """
 import sys, time
 from tests.rewards.test_grading import rater, rate
-grading = rater(sys.argv[1], 'run', timeout=60.0, workers=2)
+grading = rater(sys.argv[1], 'run', timeout=60.0, workers=2, sandbox={sandbox})
 print(rate(grading, ['1', '2']).totals, flush=True)
-rate(grading, ['9**9**9', 'time.sleep(600)'])
+rate(grading, ['9**9**9', "subprocess.Popen(['sleep', '600'], start_new_session=True).wait()"])
 """
 
 
+@pytest.mark.parametrize("sandbox", [True, False])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_graders_end_with_their_run_also_when_they_hang(rules, how):
+def test_graders_end_with_their_run_also_when_they_hang(rules, how, sandbox):
     """A terminal's Ctrl-C reaches the run alone, which then says nothing of its graders."""
-    command = [sys.executable, "-c", RUN, rules]
+    command = [sys.executable, "-c", RUN.format(sandbox=sandbox), rules]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(
         command, stdout=-1, stderr=-1, text=True, start_new_session=True, env=env
@@ -257,24 +258,32 @@ def test_graders_end_with_their_run_also_when_they_hang(rules, how):
     wait_for_the_end_of(below)
 
 
-def test_a_supervisor_that_somebody_ends_is_replaced(rules):
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_grader_that_somebody_ends_is_replaced(rules, which):
+    """The process that calls functions, and the one above it."""
+    before = {*children(os.getpid())}
     pool = Pool(Setup([f"{rules}:lengths"]), 1)
     (first,) = pool.call([Task(0, request(["ab"]), LIMIT_S)])
-    os.kill(pool._supervisors[0]._process.pid, signal.SIGKILL)
+    ours = sorted({*children(os.getpid())} - before, key=lambda process: process.pid)
+    ours[which].kill()
+    wait_for_the_end_of(ours)
     answers = [pool.call([Task(0, request(["ab"]), LIMIT_S)])[0] for _ in range(2)]
+    assert answers[0]["failed"] == "exit"
     assert first["values"] == answers[1]["values"] == [2]
 
 
-def test_a_hanging_grader_ends_with_its_supervisor(rules):
-    pool = Pool(Setup([f"{rules}:run"]), 1)
-    pool.start()
-    supervised = pool._supervisors[0]
-    supervised.send(Task(0, request(["9**9**9"]), 600))
-    time.sleep(0.3)
-    below = children(supervised._process.pid)
-    assert below
-    os.kill(supervised._process.pid, signal.SIGKILL)
-    wait_for_the_end_of(below)
+ALONE = "subprocess.Popen(['sleep', '27182818'], start_new_session=True) and {}"
+"""A process of a session of its own, which no signal to the grader's group reaches; then the grader ends or hangs."""
+
+
+@pytest.mark.parametrize("sandbox", [True, False])
+@pytest.mark.parametrize("then", ["os._exit(3)", "time.sleep(600)", "os.fork() and os._exit(3)"])
+def test_processes_of_a_grader_that_ends_or_hangs_end_with_it(rules, sandbox, then):
+    pool = Pool(Setup([f"{rules}:run"], sandbox=sandbox), 1)
+    (found,) = pool.call([Task(0, request([ALONE.format(then)]), 0.5)])
+    assert found["failed"] == ("hang" if "sleep(" in then else "exit")
+    every = psutil.process_iter(["cmdline"])
+    assert not [one for one in every if "27182818" in (one.info["cmdline"] or ())]
 
 
 def test_columns_of_any_kind_reach_a_function_and_nothing_is_unpickled_from_it(rules, monkeypatch):

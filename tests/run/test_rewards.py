@@ -26,7 +26,9 @@ def vowels(prompts, texts):
     return [sum(c in "aeiou" for c in t) for t in texts]
 def picky(completions, need, log_extra, log_metric, **_):
     log_extra("seen", [c[:3] for c in completions])
+    log_extra("step", [1] * len(completions))
     log_metric("calls", 1)
+    log_metric("undefined", float("nan"))
     return [None if n is None else len(c) * n for c, n in zip(completions, need)]
 def broken(prompts, texts, calls=[]):
     calls.append(texts)
@@ -82,6 +84,7 @@ def test_functions_are_logged_by_name_and_texts_with_what_they_are_worth(tmp_pat
         assert row["reward/length"] <= 5
         assert row["metric/calls"] == 1
         assert (row["reward/errors"], row["reward/unrated"]) == (0, 0)
+        assert row["reward/dropped"] >= 1
         total = row["rewards/vowels"] + 0.5 * (row["rewards/picky"] or 0)
         assert total >= row["reward/mean"] - 1e-9
     evaluated = [row for row in rows if "eval/val_reward" in row]
@@ -90,6 +93,7 @@ def test_functions_are_logged_by_name_and_texts_with_what_they_are_worth(tmp_pat
     shown = texts(directory)
     assert {row["split"] for row in shown} == {"validation", "test"}
     assert all(row["seen"] == row["text"][:3] for row in shown)
+    assert {(row["step"], row["extra/step"]) for row in shown} == {(2, 1), (4, 1)}
     assert all(row["reward"] == row["vowels"] + 0.5 * (row["picky"] or 0) for row in shown)
     said = capsys.readouterr().out
     assert "objective.sandbox" not in said

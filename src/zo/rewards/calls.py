@@ -30,8 +30,10 @@ FAILED = ("raise", "memory", "length")
 """Kinds of failure of a call."""
 
 SHOWN = 400
-"""Characters of a logged value and of an error message."""
+"""Characters of a logged value, of its name, and of an error message."""
 
+LARGEST_INT = 1 << 63
+"""A logged integer of this size is logged as text."""
 
 NOT_SHOWN = (Path(__file__).parent, Path(asyncio.__file__).parent)
 """Folders that a failure's location skips: code that calls the function."""
@@ -81,19 +83,28 @@ class Log:
     Attributes:
         extra: Column -> values of `log_extra`, one for each text.
         metrics: Name -> values of `log_metric`.
+        dropped: Number of values of `log_metric` that are no finite numbers, and are left out.
     """
 
     def __init__(self) -> None:
+        self.dropped = 0
         self.extra: dict[str, list[Any]] = {}
         self.metrics: dict[str, list[float]] = {}
 
     def log_extra(self, column: str, values: Sequence[Any]) -> None:
         """Adds a column with a value for each text."""
-        self.extra.setdefault(str(column), []).extend(map(_plain, values))
+        self.extra.setdefault(str(column)[:SHOWN], []).extend(map(_plain, values))
 
     def log_metric(self, name: str, value: float) -> None:
         """Adds a number; those of a step are averaged."""
-        self.metrics.setdefault(str(name), []).append(float(value))
+        try:
+            number = float(value)
+        except Exception:  # a metric does not cost a reward
+            number = math.nan
+        if math.isfinite(number):
+            self.metrics.setdefault(str(name)[:SHOWN], []).append(number)
+        else:
+            self.dropped += 1
 
 
 class Grader(Protocol):
@@ -218,7 +229,8 @@ def rate(grader: Grader, request: Request) -> dict[str, Any]:
     bad: dict[int, list[str]] = {}
     numbers = [_number(value, i, bad) for i, value in enumerate(values)]
     extra = {name: of for name, of in log.extra.items() if len(of) == len(values)}
-    return {"values": numbers, "bad": bad, "extra": extra, "metrics": log.metrics}
+    answer = {"values": numbers, "bad": bad, "extra": extra, "metrics": log.metrics}
+    return answer | {"dropped": log.dropped}
 
 
 def sentence(error: BaseException) -> str:
@@ -250,7 +262,7 @@ def _number(value: Any, i: int, bad: dict[int, list[str]]) -> float | None:
 
 def _plain(value: Any) -> Any:
     """Returns a value of JSON's types; others as text."""
-    if value is None or isinstance(value, bool | int):
+    if value is None or (isinstance(value, int) and abs(value) < LARGEST_INT):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)

@@ -70,9 +70,9 @@ def _call(name: str, *args: Any) -> int:
     return -1 if function is None else int(function(*args))
 
 
-def die_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process when its parent ends; ends it if the parent has already ended."""
-    _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Makes the kernel send a signal to this process when its parent's thread ends; ends it if that has happened."""
+    _call("prctl", PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() not in (parent, 0):  # 0: the parent is outside of the namespace
         os._exit(1)
 

@@ -1,6 +1,8 @@
 """The process that calls reward functions: reads requests and answers in lines of JSON. It runs untrusted code.
 
-The supervisor reads its output only as JSON of limited length.
+    python -m zo.rewards.grader REQUESTS REPLIES RUN
+
+The run reads its output only as JSON of limited length.
 """
 
 from __future__ import annotations
@@ -16,10 +18,14 @@ from typing import Any, NoReturn
 
 from zo.rewards import confine
 from zo.rewards.calls import Grader, Request, UnusableError, rate, sentence
+from zo.rewards.descendants import kill_descendants
 from zo.rewards.named import grader
 
 OF_THE_RUN = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 """Signals that a terminal or a cluster sends to all processes of a job; only the run reacts to them."""
+
+RUN_ENDED = signal.SIGIO
+"""Signal by which the kernel says that the run has ended."""
 
 LENGTH = struct.Struct("!Q")
 """Header of a request: its length in bytes."""
@@ -28,8 +34,42 @@ TOKEN = 16
 """Bytes of the token after the header. The answer repeats it, so that it cannot be confused with another."""
 
 
+def main(requests: int, replies: int, run: int) -> NoReturn:
+    """Starts the grader, and waits for its end.
+
+    This process runs no reward function. It adopts what the grader leaves, and kills it when grader or run ends.
+
+    Args:
+        requests: File descriptor that requests come from: first the settings, see `zo.rewards.pool.Setup`.
+        replies: File descriptor that the answers go to.
+        run: The run's process.
+    """
+    for number in OF_THE_RUN:
+        signal.signal(number, _ignore)
+    signal.signal(RUN_ENDED, _end)
+    confine.die_with_parent(run, RUN_ENDED)
+    confine.adopt_orphans()
+    token, setup = _read(requests) or sys.exit()
+    sys.path[:] = setup["path"]
+    namespaces = (
+        setup["sandbox"] and confine.enter()
+    )  # that of processes begins with the next child
+    me, child = os.getpid(), os.fork()
+    if child == 0:
+        confine.die_with_parent(me)
+        serve(requests, replies, setup, token, namespaces)
+    os.close(requests)
+    os.close(replies)
+    ended = status = 0
+    while ended != child:
+        ended, status = os.waitpid(-1, 0)
+    kill_descendants(me)
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)
+
+
 def serve(
-    requests: int, replies: int, setup: Mapping[str, Any], scratch: str, namespaces: bool
+    requests: int, replies: int, setup: Mapping[str, Any], token: str, namespaces: bool
 ) -> NoReturn:
     """Rates texts until there are no more requests; then ends the process.
 
@@ -37,33 +77,29 @@ def serve(
         requests: File descriptor that requests come from: a function's index and a `Request`, pickled.
         replies: File descriptor that the answers go to.
         setup: See `zo.rewards.pool.Setup`.
-        scratch: Working directory, home, and the only place to write to.
+        token: Of the first answer.
         namespaces: Whether the process is in new namespaces.
     """
-    os.chdir(scratch)
-    for number in OF_THE_RUN:
-        signal.signal(number, _ignore)
+    signal.signal(RUN_ENDED, signal.SIG_DFL)
     os.register_at_fork(after_in_child=_heed_signals)
     confine.limit(setup["memory_gib"], namespaces)
-    barriers = confine.confine(scratch, namespaces) if setup["sandbox"] else {}
+    barriers = confine.confine(os.getcwd(), namespaces) if setup["sandbox"] else {}
     functions: list[Grader] = []
     own = os.getpid()
     try:
         for address in setup["functions"]:
             functions.append(grader(address, setup["columns"], setup["options"], setup["timeout"]))
-    except UnusableError as error:
-        _reply(replies, {"unusable": str(error)})
-        os._exit(0)
     except BaseException as error:
-        _reply(replies, {"unusable": sentence(error)})
+        said = str(error) if isinstance(error, UnusableError) else sentence(error)
+        _reply(replies, {"token": token, "unusable": said})
         os._exit(0)
     if "multiprocessing" in sys.modules and any(":" in of for of in setup["functions"]):
         from multiprocessing import resource_tracker
 
         resource_tracker.ensure_running()  # a process that stays, as do all that are started by now
-    _reply(replies, {"barriers": barriers})
+    _reply(replies, {"token": token, "barriers": barriers})
     while (request := _read(requests)) is not None:
-        token, (index, given) = request[:TOKEN].hex(), pickle.loads(request[TOKEN:])
+        token, (index, given) = request
         answer = rate(functions[index], Request(*given))
         if os.getpid() != own:  # a process that a text forked, and that returned from it
             os._exit(0)
@@ -72,15 +108,16 @@ def serve(
 
 
 def _reply(replies: int, answer: Mapping[str, Any]) -> None:
-    line = json.dumps({"token": "", **answer}).encode() + b"\n"
+    line = json.dumps(answer).encode() + b"\n"
     while line:
         line = line[os.write(replies, line) :]
 
 
-def _read(requests: int) -> bytes | None:
-    """Returns the next request; None after the last one."""
+def _read(requests: int) -> tuple[str, Any] | None:
+    """Returns token and content of the next request; None after the last one."""
     head = _exactly(requests, LENGTH.size)
-    return None if head is None else _exactly(requests, TOKEN + LENGTH.unpack(head)[0])
+    found = None if head is None else _exactly(requests, TOKEN + LENGTH.unpack(head)[0])
+    return None if found is None else (found[:TOKEN].hex(), pickle.loads(found[TOKEN:]))
 
 
 def _exactly(requests: int, length: int) -> bytes | None:
@@ -100,3 +137,12 @@ def _ignore(*_: object) -> None:
 def _heed_signals() -> None:
     for number in OF_THE_RUN:
         signal.signal(number, signal.SIG_DFL)
+
+
+def _end(*_: object) -> NoReturn:
+    kill_descendants(os.getpid())
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -169,6 +169,7 @@ class Rater:
         if printed := answer.get("printed"):
             found.printed.append(str(printed))
         found.left += int(answer.get("left", 0))
+        found.dropped += int(answer.get("dropped", 0))
         if "failed" in answer:
             told = (name, str(answer["failed"]), str(answer["said"]), answer.get("traceback", ""))
             found.failures.append(Failure(part.start, *told))

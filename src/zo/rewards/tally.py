@@ -47,6 +47,7 @@ class Ratings:
         metrics: Name -> numbers that functions logged.
         printed: What functions printed.
         left: Processes that functions left behind, which were killed.
+        dropped: Logged metrics that are no finite numbers, and are left out.
     """
 
     totals: list[float | None]
@@ -56,6 +57,7 @@ class Ratings:
     metrics: dict[str, list[float]] = field(default_factory=dict)
     printed: list[str] = field(default_factory=list)
     left: int = 0
+    dropped: int = 0
 
     def mean(self) -> float:
         """Returns the mean over the rated texts; 0 if there are none."""
@@ -65,7 +67,10 @@ class Ratings:
 def mean(values: Iterable[float | None]) -> float | None:
     """Returns the mean of the values that are not None, or None. It does not depend on their order."""
     rated = [v for v in values if v is not None]
-    return math.fsum(rated) / len(rated) if rated else None
+    try:
+        return math.fsum(rated) / len(rated) if rated else None
+    except OverflowError:  # the sum alone is too large
+        return math.fsum(v / len(rated) for v in rated)
 
 
 @dataclass
@@ -79,7 +84,7 @@ class Tally:
         unrated: Texts that no function rates.
         values: Function's name -> its numbers.
         metrics: Name -> numbers that functions logged.
-        counts: Kind of failure -> its number; `printed` and `left` count calls and processes.
+        counts: Kind of failure -> its number; `printed`, `left` and `dropped` count calls, processes and metrics.
         events: Failures as rows of a log.
         printed: The first thing that a function printed.
     """
@@ -127,6 +132,7 @@ class Tally:
                 self.events.append({**told, **what})
         self.counts["printed"] += len(ratings.printed)
         self.counts["left"] += ratings.left
+        self.counts["dropped"] += ratings.dropped
         self.printed = self.printed or "".join(ratings.printed[:1])
 
     def add(self, other: Tally) -> None:
@@ -167,5 +173,5 @@ class Tally:
         return found
 
 
-HARMLESS = ("printed", "left")
+HARMLESS = ("printed", "left", "dropped")
 """Counts that are not failures."""

@@ -40,6 +40,9 @@ NAMED_TOKENS = 3
 SHOWN = 8
 """Logged texts of an evaluation."""
 
+ADDED = ("step", "split")
+"""Columns that the log adds to a text's."""
+
 
 class Rates(Protocol):
     """Rates texts, as `zo.rewards.rating.Rater`.
@@ -354,11 +357,17 @@ def text_scorer(
 def _samples(
     examples: Sequence[Encoded], written: Sequence[Written], found: Ratings
 ) -> list[dict[str, Any]]:
-    """Returns the first texts with their rewards and logged columns."""
+    """Returns the first texts with their rewards and logged columns.
+
+    A function or a logged column with the name of one of the log's own columns gets a prefix.
+    """
     rows = []
     for i, (example, text) in enumerate(list(zip(examples, written, strict=True))[:SHOWN]):
         told = {"row": example.row, "prompt": shortened(example.prompt), "text": text.text[:TEXT]}
-        values = {name: of[i] for name, of in found.values.items()} if len(found.values) > 1 else {}
-        extra = {name: of[i] for name, of in found.extra.items()}
-        rows.append({**told, "reward": found.totals[i], **values, **extra})
+        row = {**told, "reward": found.totals[i]}
+        values = found.values if len(found.values) > 1 else {}
+        for prefix, columns in (("rewards/", values), ("extra/", found.extra)):
+            taken = {*ADDED, *row}
+            row |= {prefix * (name in taken) + name: of[i] for name, of in columns.items()}
+        rows.append(row)
     return rows

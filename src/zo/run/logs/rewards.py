@@ -117,6 +117,9 @@ class RewardLog:
             self._once("printed", f"step {step}: a function printed {first!r}")
         if tally.counts["left"]:
             self._once("left", f"step {step}: processes that a function left behind were ended")
+        if tally.counts["dropped"]:
+            said = "log_metric: values that are no finite numbers are left out; reward/dropped has their number"
+            self._once("dropped", f"step {step}: {said}")
 
     def _once(self, what: str, line: str) -> None:
         if what not in self.said:
