@@ -17,21 +17,21 @@ help: ## show this list
 setup: $(VENV)/run ## make the environment: the suite, fast noise and the review data
 
 quickstart: $(VENV)/run ## fine-tune on film reviews, print the table and draw the curves (minutes on a CPU)
-	$(BIN)/python train.py -m sweep=quickstart
-	$(BIN)/python -m analysis tables quickstart
+	$(BIN)/zo train -m sweep=quickstart
+	$(BIN)/zo tables quickstart
 
 tables: $(VENV)/run ## every table and figure that the runs in out/ fill, in results/local/; PAPER=1: all of the paper's tables, too
-	$(BIN)/python -m analysis tables
-	$(if $(PAPER),$(BIN)/python -m analysis paper)
+	$(BIN)/zo tables
+	$(if $(PAPER),$(BIN)/zo paper)
 
 report: $(VENV)/run ## one page of what was run, and of the paper: results/local/report.html
-	$(BIN)/python -m analysis report
+	$(BIN)/zo report
 
 bench: $(VENV)/run ## time and memory of a step of every method; BENCH="--device cuda --shapes opt-13b" and the like choose
 	$(BIN)/python -m benchmarks.steps $(BENCH)
 
 compare: $(VENV)/run ## all methods at an equal number of forward passes: tuning, choice, reporting, tables; goes on when called again
-	$(BIN)/python -m launch.stages $(COMPARE)
+	$(BIN)/zo compare $(COMPARE)
 
 test: $(VENV)/test ## fast tests: at most three minutes on two quiet cores
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope

@@ -12,5 +12,5 @@ python train.py \
   task=classification task.path=examples/reviews.csv task.prompt='"{review} It was"' \
   'task.candidates=[" terrible"," great"]' task.validation_size=16 task.test_size=16 \
   out="$out/runs"
-python -m zo.export "$out"/runs/mezo-* --merge --out "$out/model"
+zo export "$out"/runs/mezo-* --merge --out "$out/model"
 python examples/classify.py "$out/model" "a warm and funny story"

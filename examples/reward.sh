@@ -15,5 +15,5 @@ common=(
 )
 python train.py "${common[@]}" optimizer=zero_shot
 python train.py "${common[@]}" optimizer=mezo optimizer.eps=3e-2 lr=1e-3 steps="$steps" eval_every=$((steps / 4))
-python -m zo.export "$out"/runs/mezo-* --out "$out/model"
+zo export "$out"/runs/mezo-* --out "$out/model"
 python examples/write.py "$out/model" "the plot is"

@@ -17,8 +17,6 @@ def python_path() -> str:
 
 
 def parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """Returns the parser of `python -m launch.NAME`, whose help is the module's docstring."""
+    """Returns the parser of `zo NAME`, whose help is the module's docstring."""
     layout = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(
-        f"python -m launch.{name}", description=description, formatter_class=layout
-    )
+    return argparse.ArgumentParser(f"zo {name}", description=description, formatter_class=layout)

@@ -152,7 +152,7 @@ def _command(asked: CommandLine, cfg: RunConfig, given: Mapping[str, Any]) -> st
     fixed = [
         word for key, word in words.items() if key not in values and not key.startswith("hydra")
     ]
-    return shlex.join(["python", "train.py", *fixed, *(f"{k}={v}" for k, v in values.items())])
+    return shlex.join(["zo", "train", *fixed, *(f"{k}={v}" for k, v in values.items())])
 
 
 def _digest(decisive: Mapping[str, Any], without: Sequence[str]) -> str:

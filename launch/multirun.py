@@ -1,4 +1,4 @@
-"""Makes the runs of `train.py -m`: one after the other in this process, or as jobs of a launcher, which it watches."""
+"""Makes the runs of `zo train -m`: one after the other in this process, or as jobs of a launcher, which it watches."""
 
 import shlex
 import signal
@@ -125,9 +125,9 @@ class Board:
             self._refresh()
         if self._found:
             self._console.print(counted(self._found.values()))
-        said = "The runs are saved. The same command continues them, or: python -m launch.submit"
+        said = "The runs are saved. The same command continues them, or: zo submit"
         if self._on_slurm:
-            said = "Jobs that were submitted go on. How: python -m launch.status"
+            said = "Jobs that were submitted go on. How: zo status"
         self._console.print(f"{said} {shlex.join(self._sweep.asked.overrides)}")
         return code
 

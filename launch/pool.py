@@ -17,7 +17,7 @@ from zo.run.signals import CTRL_C, INTERRUPTED
 from zo.run.store.atomic import read_json, replace_json
 from zo.run.store.lock import holder
 
-RUN = (sys.executable, "-m", "zo.run", "--trust")
+RUN = (sys.executable, "-m", "zo", "resume", "--trust")
 """The command that makes or continues the run in a directory, which follows."""
 
 DONE, BUSY = 0, os.EX_TEMPFAIL

@@ -1,12 +1,12 @@
 """What there is of a sweep, what runs, what is missing, and how many hours that takes.
 
-    python -m launch.status sweep=table1
-    python -m launch.status sweep=table1 --list           every run, step and loss of those that run
-    python -m launch.status sweep=table1 --failed         every failed run with the last line of its error
-    python -m launch.status optimizer=bszo,mezo lr=1e-6,1e-7 task=rte --step-ms 120
+    zo status sweep=table1
+    zo status sweep=table1 --list           every run, step and loss of those that run
+    zo status sweep=table1 --failed         every failed run with the last line of its error
+    zo status optimizer=bszo,mezo lr=1e-6,1e-7 task=rte --step-ms 120
 
 A collapsed run is a result and counts as done. A live process holds a running run. A queued run waits in SLURM or in a
-local process's list. `python -m launch.submit` submits interrupted and missing runs.
+local process's list. `zo submit` submits interrupted and missing runs.
 
 Hours are steps times the time per step: the median of finished runs of the same model, precision and method, else
 --step-ms, else the paper's time on one H200 (marked *). Early stopping makes runs shorter. Loading and evaluation come
@@ -29,7 +29,7 @@ from launch.records import QueueError
 from launch.sweep import STATES, Run, Standing, Sweep, counted, standings
 from zo import config
 from zo.config import ConfigError
-from zo.extras import print_every_character
+from zo.extras import alias
 from zo.run.store import atomic
 
 MS_PER_HOUR = 3.6e6
@@ -92,7 +92,7 @@ def hours_left(
         on_h200 = "on an H200 " * any(kind.mark for kind in costs)
         cost.append(f"{on_h200}at most {max(total, 0.1 * bool(costs)):,.1f} hours")
     if unknown and not local:
-        cost.append(f"{unknown} of unknown step time (python -m launch.status --step-ms N)")
+        cost.append(f"{unknown} of unknown step time (zo status --step-ms N)")
     left = sum(not standing.ended for standing in found.values())
     return f"{left} run{'s' * (left != 1)} left" + ": " * bool(cost) + " and ".join(cost)
 
@@ -145,7 +145,7 @@ def show(sweep: Sweep, found: Mapping[str, Standing], given: float | None) -> No
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
     made = parser("status", __doc__)
-    made.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for train.py -m")
+    made.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for zo train -m")
     made.add_argument("--list", action="store_true", help="list every run")
     made.add_argument("--failed", action="store_true", help="list the failed runs")
     made.add_argument("--step-ms", type=float, help="time per step where none was measured")
@@ -173,5 +173,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    print_every_character()
-    sys.exit(main())
+    sys.exit(alias("status", main))

@@ -1,11 +1,11 @@
 """Submits what of a sweep is missing or was interrupted, and nothing else. The jobs go on without this process.
 
-    python -m launch.submit sweep=table1 hydra/launcher=slurm hydra.launcher.partition=gpu
-    python -m launch.submit sweep=table1 hydra/launcher=slurm --retry-failed
-    python -m launch.submit sweep=quickstart hydra/launcher=local --dry-run
+    zo submit sweep=table1 hydra/launcher=slurm hydra.launcher.partition=gpu
+    zo submit sweep=table1 hydra/launcher=slurm --retry-failed
+    zo submit sweep=quickstart hydra/launcher=local --dry-run
 
 May be repeated at any time, by several people at once: a run that is finished, runs or waits in the queue is left
-alone. Without hydra/launcher=... it is slurm where there is an sbatch, else local. How it goes: python -m launch.status
+alone. Without hydra/launcher=... it is slurm where there is an sbatch, else local. How it goes: zo status
 """
 
 import shutil
@@ -28,7 +28,7 @@ from launch.sweep import Run, Standing, Sweep, counted, standings
 from zo import config
 from zo.config import ConfigError, Problem, command_line
 from zo.config.presets import unknown_copies
-from zo.extras import print_every_character
+from zo.extras import alias
 from zo.run.signals import CTRL_C, INTERRUPTED
 from zo.run.store.directory import DirectoryError, freeze
 from zo.run.store.lock import held, holder
@@ -124,7 +124,7 @@ class Submission:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
     made = parser("submit", __doc__)
-    made.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="as for train.py -m")
+    made.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="as for zo train -m")
     made.add_argument("--retry-failed", action="store_true", help="submit failed runs, too")
     made.add_argument("--limit", type=int, metavar="N", help="submit N runs at most")
     made.add_argument("--dry-run", action="store_true", help="list what would be submitted")
@@ -166,5 +166,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    print_every_character()
-    sys.exit(main())
+    sys.exit(alias("submit", main))

@@ -19,6 +19,7 @@ from launch.profile import SlurmProfile
 from tests.support.runs import composed
 from tests.support.tiny_models import VOCABULARY, llama
 from zo import config
+from zo.__main__ import COMMANDS, main
 from zo.config import command_line
 from zo.run.results.export import export
 from zo.run.runner import run
@@ -60,6 +61,28 @@ def test_every_training_command_composes(command):
     overrides = [word for word in words if "=" in word and not word.startswith("hydra")]
     config.register()
     assert command_line.runs(overrides, multirun="-m" in words)
+
+
+def test_every_command_of_zo_is_one():
+    """Also in examples, and in the text and messages of the product, which has no command under a former name."""
+    files = (ROOT / "src", ROOT / "launch", ROOT / "analysis", ROOT / "conf", ROOT / "examples")
+    texts = [p for of in files for p in of.rglob("*") if p.suffix in (".py", ".yaml", ".sh")]
+    former = re.compile(r"python -m (launch|analysis)\b(?!\.local| WHAT)|python -m zo\.(?!rewards)")
+    assert {command.split()[1] for command in commands("zo ")} <= {*COMMANDS}
+    for path in [*PAGES, *texts]:
+        text = path.read_text(encoding="utf-8")
+        named = {*re.findall(r"(?:`|&& |do )zo ([a-z]+)\b", text)}
+        assert named <= {*COMMANDS}, (path, named)
+        assert not former.search(text), path
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", sorted({c.split()[1] for c in commands("zo ")}))
+def test_every_command_answers_help(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main([name, "--help"]))
+    assert ended.value.code in (0, None)
+    assert f"zo {name}" in capsys.readouterr().out
 
 
 @pytest.mark.process

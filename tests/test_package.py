@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import zo
-from zo.__main__ import in_console_words
+from zo.__main__ import COMMANDS
 from zo.extras import print_every_character
 from zo.library.methods import METHODS
 from zo.optim import OPTIMIZERS
@@ -164,15 +164,28 @@ def test_every_character_is_printed_whatever_the_locales_encoding(monkeypatch):
 
 
 @pytest.mark.process
-def test_the_command_does_what_the_modules_do():
-    for given, *start in (
-        ("train", "train.py"),
-        ("status", "-m", "launch.status"),
-        ("show", "-m", "zo.tasks.show"),
-    ):
-        told = [python(*of, "--help") for of in (("-m", "zo", given), start)]
-        assert told[0].returncode == told[1].returncode == 0
-        assert told[0].stdout == in_console_words(told[1].stdout) != ""
+@pytest.mark.parametrize(
+    ("start", "given"),
+    [
+        (["train.py"], ["train"]),
+        (["-m", "launch.status"], ["status"]),
+        (["-m", "analysis", "tables"], ["tables"]),
+        (["-m", "zo.run"], ["resume"]),
+        (["-m", "zo.tasks.show"], ["show"]),
+    ],
+)
+def test_a_command_under_its_former_name_says_the_same_and_its_name(start, given):
+    former, told = (python(*of, "--help") for of in (start, ["-m", "zo", *given]))
+    assert former.returncode == told.returncode == 0
+    assert former.stdout == told.stdout != ""
+    assert f"zo {given[0]}" in told.stdout
+    assert (told.stderr, "is now the command `zo " in former.stderr) == ("", "-m" in start)
+
+
+@pytest.mark.process
+def test_commands_are_listed_and_a_wrong_one_is_named():
+    listed = python("-m", "zo").stdout
+    assert re.findall(r"^  zo (\w+) ", listed, re.M) == [*COMMANDS]
     wrong = python("-m", "zo", "trian")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.startswith("zo: no command 'trian'; must be one of train, submit, ")

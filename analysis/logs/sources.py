@@ -91,7 +91,7 @@ def _say_unlogged(directories: Sequence[Path], fragments: Sequence[Fragment]) ->
     first = " ".join(unlogged[:20]) + " ..." * (len(unlogged) > 20)
     if unlogged:
         what = f"{len(unlogged)} runs that have ended have no whole W&B file: lost, cut, or W&B was disabled"
-        write = "python -m zo.run log"
+        write = "zo log"
         print(f"{what}. No table has them. Write the files: {write} {first}", file=sys.stderr)
 
 

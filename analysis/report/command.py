@@ -1,4 +1,4 @@
-"""The command `python -m analysis WHAT`: one subcommand per result, all with the same options for runs and results."""
+"""The commands `zo tables`, `choose`, `record`, `paper`, `report`, `dashboard`: the same options for runs, results."""
 
 import argparse
 import os
@@ -31,13 +31,13 @@ DEFAULT_RUNS = ["out"]
 RESULTS, MEASURED = Path("results/local"), ROOT / "results" / "measured"
 FEW = 6  # paths that are printed one by one
 EXAMPLES = """examples:
-  python -m analysis report                             the page of everything: results/local/report.html
-  python -m analysis tables                             every table and figure that the runs in out/ fill (make tables)
-  python -m analysis tables quickstart --where seed=0   tables and figures of one sweep, printed and written
-  python -m analysis tables table4 --runs out me/zo     runs from files and from W&B's cloud
-  python -m analysis choose compare --of compare_tune   the settings that these tuning runs chose for sweep=compare
-  python -m analysis record results/measured/mine compare_tune compare     keep a comparison's runs
-  python -m analysis paper --only 1 3                   two of the paper's tables, beside what was measured
+  zo report                             the page of everything: results/local/report.html
+  zo tables                             every table and figure that the runs in out/ fill (make tables)
+  zo tables quickstart --where seed=0   tables and figures of one sweep, printed and written
+  zo tables table4 --runs out me/zo     runs from files and from W&B's cloud
+  zo choose compare --of compare_tune   the settings that these tuning runs chose for sweep=compare
+  zo record results/measured/mine compare_tune compare     keep a comparison's runs
+  zo paper --only 1 3                   two of the paper's tables, beside what was measured
 """
 Paths = Iterator[Path | str]
 
@@ -157,7 +157,7 @@ def _sweep(call: Call, name: str, filled: pd.DataFrame) -> Paths:
 def _no_runs(sweep: str, frames: Frames) -> str:
     there = ", ".join(frames.sweeps) or "no sweep"
     words, file = typed(sweep)
-    makes = f"`python train.py -m {words}` makes those of conf/sweep/{file}.yaml"
+    makes = f"`zo train -m {words}` makes those of conf/sweep/{file}.yaml"
     return f"there is no run of {sweep}; there are runs of {there}" + f". {makes}" * bool(file)
 
 
@@ -211,7 +211,7 @@ KEPT = f"what was read is kept here, so that only changes are read again (defaul
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis",
+        prog="zo",
         description="Tables, figures and pages from W&B logs.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

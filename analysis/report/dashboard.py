@@ -1,7 +1,7 @@
 """The W&B workspace of this suite, as code.
 
-    python -m analysis dashboard --entity me --project zo             make it at W&B (needs a login)
-    python -m analysis dashboard --entity me --project zo --dry-run   write what would be sent, and send nothing
+    zo dashboard --entity me --project zo             make it at W&B (needs a login)
+    zo dashboard --entity me --project zo --dry-run   write what would be sent, and send nothing
 
 There runs are looked at while they go on, grouped by method and learning rate: loss and accuracy, BSZO's signals,
 efficiency, collapses. Every key is one of docs/reference/run-directory.md, and a test holds them against what runs log.

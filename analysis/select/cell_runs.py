@@ -264,7 +264,7 @@ def _remedy(sweep: str, cells: pd.DataFrame) -> str:
 
 def command(sweep: str) -> str:
     """What makes the runs of a sweep that there are not yet."""
-    return f"python -m launch.submit {typed(sweep)[0]}"
+    return f"zo submit {typed(sweep)[0]}"
 
 
 def typed(sweep: str) -> tuple[str, str]:

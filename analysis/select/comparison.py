@@ -164,7 +164,7 @@ def settings_file(sweep: str, cells: pd.DataFrame, frames: Frames, said: str, be
     runs = run_losses(cells, frames)
     by, words = criterion_of(cells)
     chosen = choices(runs[runs["steps"] > 0], best, by).round({"loss": 6})
-    head = f"# Written by `python -m analysis choose {sweep}`: "
+    head = f"# Written by `zo choose {sweep}`: "
     head += f"of each line the {best} of lowest loss {words}.\n# {said}\n"
     return head + chosen.to_csv(index=False, lineterminator="\n")
 

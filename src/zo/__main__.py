@@ -1,79 +1,80 @@
-"""The console command `zo`: the suite without a copy of its repository.
+"""The command `zo`, in a checkout also `python -m zo`. It declares all commands, and imports the one that is called."""
 
-  zo train KEY=VALUE ...    one run, or with -m a grid: the same as python train.py
-  zo submit KEY=VALUE ...   the missing runs of a sweep, on a cluster or this machine
-  zo status KEY=VALUE ...   what of a sweep is done
-  zo resume DIR             a run goes on
-  zo tables [SWEEP ...]     tables and figures from W&B logs
-  zo choose SWEEP           the settings that tuning runs chose
-  zo report                 one page of everything
-  zo export RUN             a run's model as a directory that transformers loads
-  zo predict RUN FILE       predictions for the rows of a file
-  zo trajectory info RUN    what a trajectory file holds; or replay
-  zo show KEY=VALUE ...     examples of a task, as the model reads them
-
-Each has --help.
-"""
-
+import importlib
 import runpy
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from zo.extras import missing, print_every_character
 
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "train": ("train",),
-    "submit": ("launch.submit",),
-    "status": ("launch.status",),
-    "resume": ("zo.run",),
-    "tables": ("analysis", "tables"),
-    "choose": ("analysis", "choose"),
-    "report": ("analysis", "report"),
-    "export": ("zo.export",),
-    "predict": ("zo.predict",),
-    "trajectory": ("zo.trajectory",),
-    "show": ("zo.tasks.show",),
+
+class Command(NamedTuple):
+    """A command of `zo`."""
+
+    function: str  # module:function; it takes arguments and returns the exit status
+    arguments: str  # as the list of commands shows them
+    help: str
+    first: tuple[str, ...] = ()  # arguments that the function gets before those that are typed
+
+
+SETTINGS, ANALYSIS = "KEY=VALUE ...", "analysis.report.command:main"
+# fmt: off
+COMMANDS = {
+    "train": Command("", SETTINGS, "one run, or with -m a grid; in a checkout also python train.py"),
+    "submit": Command("launch.submit:main", SETTINGS, "the missing runs of a sweep, on a cluster or this machine"),
+    "status": Command("launch.status:main", SETTINGS, "what of a sweep is done"),
+    "compare": Command("launch.stages:main", "SWEEP", "all stages of a comparison: tuning, choice, runs, tables"),
+    "resume": Command("zo.run.__main__:command", "DIR", "a run goes on"),
+    "log": Command("zo.run.__main__:log", "DIR ...", "W&B's file of runs that ended without one"),
+    "tables": Command(ANALYSIS, "[SWEEP ...]", "tables and figures from W&B logs", ("tables",)),
+    "choose": Command(ANALYSIS, "SWEEP", "the settings that tuning runs chose", ("choose",)),
+    "record": Command(ANALYSIS, "DIR SWEEP ...", "ended runs as files to be committed", ("record",)),
+    "paper": Command(ANALYSIS, "", "the paper's tables, each number beside the measured one", ("paper",)),
+    "report": Command(ANALYSIS, "", "one page of everything", ("report",)),
+    "dashboard": Command(ANALYSIS, "", "the W&B workspace of a project", ("dashboard",)),
+    "export": Command("zo.export:main", "RUN", "a run's model as a directory that transformers loads"),
+    "predict": Command("zo.predict:main", "RUN FILE", "predictions for the rows of a file"),
+    "trajectory": Command("zo.trajectory:main", "info RUN", "what a trajectory file holds; or replay"),
+    "show": Command("zo.tasks.show:main", SETTINGS, "examples of a task, as the model reads them"),
 }
-"""Name -> the module that does it, and what it is given first."""
+# fmt: on
+ALONE = ("trajectory",)
+"""Commands that need only the library: a trajectory may be a record of an optimizer."""
 
 
-def _write(write: Callable[[str], int], text: str) -> int:
-    return write(in_console_words(text))
-
-
-def in_console_words(text: str) -> str:
-    """Returns a text whose commands are this one's: `zo submit` for `python -m launch.submit`."""
-    for name, module in COMMANDS.items():
-        text = text.replace(f"python -m {' '.join(module)}", f"zo {name}")
-    return text.replace("python train.py", "zo train")
-
-
-def main() -> None:
-    """Runs the module that a command names."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command that is named first; returns its exit status."""
     print_every_character()
-    for stream in (sys.stdout, sys.stderr):
-        setattr(stream, "write", partial(_write, stream.write))  # noqa: B010  a checker knows methods alone
-    name, *arguments = sys.argv[1:] or ["--help"]
+    name, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
-        print(__doc__)
-        return
+        lines = (f"  zo {f'{name} {of.arguments}':26}{of.help}" for name, of in COMMANDS.items())
+        print("ZO suite: zeroth-order fine-tuning of language models.", "", *lines, sep="\n")
+        print("\nEach has --help.")
+        return 0
     if name not in COMMANDS:
         print(f"zo: no command {name!r}; must be one of {', '.join(COMMANDS)}", file=sys.stderr)
-        sys.exit(2)
+        return 2
+    if name == "resume":
+        from zo.run import signals
+
+        signals.end_at_once()  # first: what follows takes seconds to import
     try:
         from zo.config.presets import SUITE
     except ModuleNotFoundError as error:
-        sys.exit(missing("zo", error))
-    module, *first = COMMANDS[name]
-    sys.path.insert(0, str(SUITE))
-    sys.argv = [f"zo {name}", *first, *arguments]
-    if module == "train":  # Hydra looks for conf beside a file
-        sys.argv[0] = str(SUITE / "train.py")
-        runpy.run_path(str(SUITE / "train.py"), run_name="__main__")
+        if name not in ALONE:
+            return missing("zo", error)
     else:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        sys.path.insert(0, str(SUITE))
+    if name == "train":  # Hydra looks for conf beside a file
+        sys.argv = [str(SUITE / "train.py"), *arguments]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        return 0
+    command = COMMANDS[name]
+    module, _, function = command.function.partition(":")
+    work = getattr(importlib.import_module(module), function)
+    return int(work([*command.first, *arguments]))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

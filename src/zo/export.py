@@ -1,6 +1,6 @@
 """A run's model as a directory that transformers loads: weights of a step, configuration, tokenizer.
 
-    python -m zo.export out/bszo-0123456789ab --step best --out weights/
+    zo export out/bszo-0123456789ab --step best --out weights/
 
 The weights come from a checkpoint where there is one of that step, and from the run's trajectory otherwise: base
 weights, and from there every step made again without its forward passes.
@@ -14,13 +14,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zo.extras import Trust, missing, print_every_character
+from zo.extras import Trust, alias, missing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
     parser = argparse.ArgumentParser(
-        "python -m zo.export",
+        "zo export",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from zo.run.results.export import UNUSABLE, export  # here, so that --help needs nothing
     except ModuleNotFoundError as error:
-        return missing("python -m zo.export", error)
+        return missing("zo export", error)
     try:
         export(**args)
     except UNUSABLE as error:
@@ -49,5 +49,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    print_every_character()
-    sys.exit(main())
+    sys.exit(alias("export", main))

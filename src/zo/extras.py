@@ -4,7 +4,7 @@ import argparse
 import io
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 """Signals that ask a process to stop."""
@@ -15,6 +15,13 @@ def print_every_character() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def alias(command: str, main: Callable[[], int]) -> int:
+    """Runs a command under its former name, says the one that it has now, and returns the exit status."""
+    print_every_character()
+    print(f"this is now the command `zo {command}`", file=sys.stderr)
+    return main()
 
 
 def unusable(package: str, error: ImportError) -> str:

@@ -1,9 +1,9 @@
 """Predictions for the rows of a file, as CSV: label and probability, or the text that follows a prompt.
 
-    python -m zo.predict out/bszo-0123456789ab reviews.csv --out predicted.csv
-    python -m zo.predict weights/ reviews.csv
+    zo predict out/bszo-0123456789ab reviews.csv --out predicted.csv
+    zo predict weights/ reviews.csv
 
-The model is that of a run's step, or what python -m zo.export wrote: weights or an adapter. Prompt, candidates,
+The model is that of a run's step, or what zo export wrote: weights or an adapter. Prompt, candidates,
 precision and quantised base are those of the run's evaluations. The file is csv, tsv, json, jsonl or parquet and has
 the columns of the run's task. If it has labels, accuracy, F1 and the confusion matrix are printed, too.
 
@@ -15,13 +15,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zo.extras import Trust, print_every_character
+from zo.extras import Trust, alias
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
     parser = argparse.ArgumentParser(
-        "python -m zo.predict",
+        "zo predict",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -52,5 +52,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    print_every_character()
-    sys.exit(main())
+    sys.exit(alias("predict", main))

@@ -1,9 +1,9 @@
 """What a trajectory holds, and the weights that it leads to.
 
-    python -m zo.trajectory info out/bszo-0123456789ab
-    python -m zo.trajectory info run.zo
-    python -m zo.trajectory replay out/bszo-0123456789ab --to 1500 --out weights/
-    python -m zo.trajectory replay bszo.bin --to best --out weights/ --model my/copy
+    zo trajectory info out/bszo-0123456789ab
+    zo trajectory info run.zo
+    zo trajectory replay out/bszo-0123456789ab --to 1500 --out weights/
+    zo trajectory replay bszo.bin --to best --out weights/ --model my/copy
 
 `info` prints what the file holds, also a record that an optimizer of the library wrote (`record="run.zo"`). `replay`
 writes the weights after a step, with the tokenizer, as a directory that transformers' `from_pretrained` loads; they
@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zo.extras import Trust, missing, print_every_character
+from zo.extras import Trust, alias, missing
 from zo.record.trajectory import Trajectory, TrajectoryError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
     parser = argparse.ArgumentParser(
-        "python -m zo.trajectory",
+        "zo trajectory",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        return missing(f"python -m zo.trajectory {args.command} {args.run}", error)
+        return missing(f"zo trajectory {args.command} {args.run}", error)
     recorded = found.header.groups > 0
     if args.command == "info":
         for what, value in describe(found):
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from zo.run.results import export  # here, so that info and --help answer at once
     except ModuleNotFoundError as error:
-        return missing("python -m zo.trajectory replay", error)
+        return missing("zo trajectory replay", error)
 
     try:
         run = args.run if args.run.is_dir() else None
@@ -146,5 +146,4 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    print_every_character()
-    sys.exit(main())
+    sys.exit(alias("trajectory", main))

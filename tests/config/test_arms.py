@@ -74,17 +74,17 @@ def test_a_stage_is_chosen_by_its_name_and_the_last_one_without():
 def test_stages_are_made_in_order_each_with_what_the_ones_before_it_chose(capsys):
     def said(sweep):
         code = stages.main([sweep, "--dry-run"])
-        return code, [shlex.split(line)[2:] for line in capsys.readouterr().out.splitlines()]
+        return code, [shlex.split(line)[1:] for line in capsys.readouterr().out.splitlines()]
 
     name = "compare_smollm2"
     tune, again = f"{name}_tune", f"{name}_tune_best"
     assert said(name) == (0, [
-        ["-m", f"sweep={name}", "stage=tune"],
-        ["analysis", "choose", again, "--of", tune, "--best", "2"],
-        ["-m", f"sweep={name}", "stage=tune_best"],
-        ["analysis", "choose", name, "--of", tune, again, "--best", "1"],
-        ["-m", f"sweep={name}", "stage=report"],
-        ["analysis", "tables", name],
+        ["train", "-m", f"sweep={name}", "stage=tune"],
+        ["choose", again, "--of", tune, "--best", "2"],
+        ["train", "-m", f"sweep={name}", "stage=tune_best"],
+        ["choose", name, "--of", tune, again, "--best", "1"],
+        ["train", "-m", f"sweep={name}", "stage=report"],
+        ["tables", name],
     ])  # fmt: skip
     assert len(said("reward")[1]) == 4
     assert [stages.main([name]) for name in ("quickstart", "nothing")] == [2, 2]

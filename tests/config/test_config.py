@@ -400,8 +400,8 @@ def test_a_file_of_conf_that_is_wrong_or_missing_is_one_sentence(
 REFUSED = {
     "lr=1e-4 lr_index=1": "lr_index=1: must be left out beside lr, which is the rate itself",
     "--lr=3": "--lr=3: no such option; keys are written without dashes: lr=3",
-    "--dry-run": "--dry-run: `python -m launch.submit KEY=VALUE ... --dry-run` lists runs,"
-        " `python train.py --cfg job` shows one",
+    "--dry-run": "--dry-run: `zo submit KEY=VALUE ... --dry-run` lists runs,"
+        " `zo train --cfg job` shows one",
     "--config-name foo": "--config-name=foo: conf/config.yaml is the only one; choose its parts,"
         " as model=opt-13b task=rte",
     "optimizer=mezo seed=1 optimizer=bszo":

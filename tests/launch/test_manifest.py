@@ -36,7 +36,7 @@ def test_a_line_is_that_of_a_run_and_has_the_command_that_makes_it_alone(
     assert [line["run_id"] for line in found] == [run.run_id for run in made.runs]
     for line, run in ((found[0], made.runs[0]), (found[-1], made.runs[-1])):
         program, script, *overrides = shlex.split(line["command"])
-        assert (program, script) == ("python", "train.py")
+        assert (program, script) == ("zo", "train")
         assert [run_id(cfg) for cfg in command_line.runs(overrides)] == [line["run_id"]]
         logged = json.loads(run.cfg.tracking.cell)
         assert logged.items() <= line.items(), "W&B has the line, too"
@@ -141,7 +141,7 @@ def test_a_typed_multirun_misses_what_was_deleted_and_never_pools_different_data
     shutil.rmtree(gone.directory)
     table, notes = shown(load([tmp_path / "out"], tmp_path / "cache"), name)
     assert "1 of 5 runs of" in notes
-    assert "(1 missing): `python train.py" in notes
+    assert "(1 missing): `zo train" in notes
     assert list(table["n"]) == [1, 1, 2]
     edit(data)
     assert multirun.make(command_line.read(typed, multirun=True)) == 0

@@ -62,7 +62,7 @@ def test_status_shows_a_row_per_method_and_lists(grid, runs, capsys):
         "reviews-tiny fp32 mezo rotten_tomatoes 2 1 · 1 ? ?",
         "reviews-tiny fp32 bszo rotten_tomatoes 2 · 1 1 ? ?",
         "reviews-tiny fp32 zero_shot rotten_tomatoes 1 · · 1 ? 0",
-        "4 runs left: 3 of unknown step time (python -m launch.status --step-ms N)",
+        "4 runs left: 3 of unknown step time (zo status --step-ms N)",
         "1 of 5 runs done: 1 collapsed, 1 failed, 3 missing",
     ]
     assert status.main([*grid, "--list"]) == 0

@@ -88,7 +88,7 @@ def test_ctrl_c_at_any_moment_ends_the_wait_and_not_the_jobs(grid, sbatch, capsy
     assert function.called
     assert moment != "time.sleep" or function.call_args == call(SLURM_S), "the queue is spared"
     out = capsys.readouterr().out.splitlines()
-    assert out[-1].startswith("Jobs that were submitted go on. How: python -m launch.status model=")
+    assert out[-1].startswith("Jobs that were submitted go on. How: zo status model=")
     assert out[-2] == ("5 missing" if "submit" in moment else "5 queued")
 
 

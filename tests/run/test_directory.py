@@ -124,7 +124,7 @@ def test_a_directory_that_is_removed_while_the_run_trains_ends_it_in_one_sentenc
 @pytest.mark.parametrize("nobody", ["| true", ">&-"])
 def test_a_run_whose_output_nobody_reads_goes_on_to_its_end(make_run, nobody):
     directory = freeze(make_run("optimizer=mezo"))
-    command = f"set -o pipefail; {sys.executable} -m zo.run {directory} {nobody}"
+    command = f"set -o pipefail; {sys.executable} -m zo resume {directory} {nobody}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads((directory / "status.json").read_text())["run/status"] == "finished"

@@ -139,7 +139,7 @@ def test_the_log_of_a_run_that_ended_without_one_is_written_from_its_rows(finish
     (directory / "metrics.jsonl").write_text(whole[:-5])
     assert "steps 4 to 4 cannot be read" in refused(main, "log", directory)
     (directory / "status.json").write_text("{}")
-    assert f"python -m zo.run {directory} goes on with it" in refused(main, "log", directory)
+    assert f"zo resume {directory} goes on with it" in refused(main, "log", directory)
 
 
 @pytest.mark.process

@@ -61,5 +61,5 @@ def test_jobs_go_on_when_the_submitter_is_stopped(sweep):
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT
-    assert "Jobs that were submitted go on. How: python -m launch.status" in output
+    assert "Jobs that were submitted go on. How: zo status" in output
     reach(runs, "finished")

@@ -29,8 +29,10 @@ def headline(frames: Frames, filled: pd.DataFrame, wanted: int) -> dict[str, Any
         ("The paper's runs", known, f"of {wanted:,} finished", ""),
     ]
     title = "Nothing has been run yet"
-    summary = "Make runs with `python train.py -m sweep=quickstart`, then this page again with `make report`."
-    footer = "Made by `python -m analysis report`."
+    summary = (
+        "Make runs with `zo train -m sweep=quickstart`, then this page again with `make report`."
+    )
+    footer = "Made by `zo report`."
     if len(runs):
         title = sweeps[0] if sweeps else "Single runs"
         mine = frames.of(title) if sweeps else frames.single

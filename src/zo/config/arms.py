@@ -58,7 +58,7 @@ class SweeperConfig:
 
 
 class NotChosenError(ConfigError):
-    """Settings that `python -m analysis choose` has not chosen yet."""
+    """Settings that `zo choose` has not chosen yet."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _settings(
 
 def _not_chosen(asked: Staged, why: str) -> NotChosenError:
     choose = f"choose {asked.name} --of {' '.join(asked.of)} --best {asked.best}"
-    right = f"{why}; after the tuning runs, `python -m analysis {choose}` writes them"
+    right = f"{why}; after the tuning runs, `zo {choose}` writes them"
     return NotChosenError([Problem("sweep", asked.typed, right)])
 
 

@@ -149,7 +149,7 @@ def check_command_line(argv: Sequence[str]) -> CommandLine | None:
 
 def _options() -> argparse.ArgumentParser:
     """Returns a parser of Hydra's options."""
-    made = argparse.ArgumentParser("train.py", add_help=False, allow_abbrev=False)
+    made = argparse.ArgumentParser("zo train", add_help=False, allow_abbrev=False)
     made.add_argument("overrides", nargs="*")
     for names in ("--help -h", "--hydra-help", "--resolve", "--run -r", "--multirun -m"):
         made.add_argument(*names.split(), action="store_true")
@@ -167,7 +167,7 @@ def _unknown_option(word: str) -> Problem:
     """Returns what is wrong with a word that begins with a dash and is no option."""
     key = word.lstrip("-")
     if key == "dry-run":
-        right = "`python -m launch.submit KEY=VALUE ... --dry-run` lists runs, `python train.py --cfg job` shows one"
+        right = "`zo submit KEY=VALUE ... --dry-run` lists runs, `zo train --cfg job` shows one"
         return Problem(word, ..., right)
     name, equals, value = key.partition("=")
     written = f"{WORDS['neighbours'].get(name, name).partition(',')[0]}={value}"
@@ -252,7 +252,7 @@ def stages(sweep: str) -> list[Staged]:
     hydra = _compose_common(composer, composer.parse([f"sweep={sweep}"]), True).hydra
     sweeper: SweeperConfig = OmegaConf.to_object(hydra.sweeper)  # type: ignore[assignment]
     if not sweeper.stages:
-        raise ConfigError([Problem("sweep", sweep, "has no stages; train.py -m makes it")])
+        raise ConfigError([Problem("sweep", sweep, "has no stages; `zo train -m` makes it")])
     return [staged(sweep, replace(sweeper, stage=name)) for name in sweeper.stages]
 
 

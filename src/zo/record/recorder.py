@@ -24,7 +24,7 @@ def read_record(path: Path, data: bytes | None = None) -> Trajectory:
     """
     found = Trajectory.read(path) if data is None else Trajectory.decode(data, path)
     if not found.header.groups:
-        raise TrajectoryError(f"{path}: a run's trajectory; python -m zo.trajectory replays it")
+        raise TrajectoryError(f"{path}: a run's trajectory; zo trajectory replays it")
     return found
 
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -336,10 +337,11 @@ def _plain(reply: Mapping[str, Any], count: int) -> dict[str, Any]:
         }
         metrics = {str(name): list(map(float, of)) for name, of in reply["metrics"].items()}
         dropped = int(reply.get("dropped", 0))
+        numbers = [v for v in [*values, *chain(*metrics.values())] if v is not None]
+        columns: list[list[Any]] = [values, *extra.values()]
+        whole = all(len(of) == count for of in columns)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         raise _Ended("raise", FORGED) from None
-    numbers = [v for of in (values, *metrics.values()) for v in of if v is not None]
-    whole = all(len(of) == count for of in (values, *extra.values()))
     if not (whole and all(0 <= i < count for i in bad) and all(map(math.isfinite, numbers))):
         raise _Ended("raise", FORGED)
     return {"values": values, "bad": bad, "extra": extra, "metrics": metrics, "dropped": dropped}

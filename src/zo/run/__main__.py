@@ -1,7 +1,7 @@
 """Resumes the run in a directory, or makes the run whose configuration is frozen there.
 
-    python -m zo.run out/bszo-0123456789ab
-    python -m zo.run log out/bszo-0123456789ab ...    # write W&B's file of runs that ended without one
+    zo resume out/bszo-0123456789ab
+    zo log out/bszo-0123456789ab ...    # write W&B's file of runs that ended without one
 
 Exit status: 0 the run has ended (a collapse is an end), 1 it failed (error.txt), 2 its data, weights or directory
 cannot be used, 75 another process holds the run, 143 it was stopped by a signal and has saved, 130 the same by Ctrl-C.
@@ -11,15 +11,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from zo.extras import Trust, print_every_character
+from zo.extras import Trust, alias
 from zo.run import signals
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
     parser = argparse.ArgumentParser(
-        "python -m zo.run",
+        "zo resume",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trust", action=Trust)
     given = sys.argv[1:] if argv is None else list(argv)
     if given[:1] == ["log"]:
-        return _log(given[1:])
+        return log(given[1:])
     args = parser.parse_args(given)
     from zo.run.command import make  # here, so that --help and Ctrl-C need not wait for imports
     from zo.run.store.directory import DirectoryError, load
@@ -48,10 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return make(cfg, args.directory)
 
 
-def _log(argv: Sequence[str]) -> int:
+def command(argv: Sequence[str]) -> NoReturn:
+    """Runs `zo resume`, and ends the process."""
+    signals.leave(lambda: main(argv))
+
+
+def log(argv: Sequence[str]) -> int:
     """Writes W&B's file of runs that have ended; returns the exit status."""
     parser = argparse.ArgumentParser(
-        "python -m zo.run log",
+        "zo log",
         description="Write W&B's offline file of runs that ended without one, from metrics.jsonl.",
     )
     parser.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="of a run")
@@ -73,6 +79,5 @@ def _log(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    print_every_character()
     signals.end_at_once()
-    signals.leave(main)
+    signals.leave(lambda: alias("resume", main))

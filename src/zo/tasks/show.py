@@ -1,6 +1,6 @@
-"""A few examples as a model sees them: python -m zo.tasks.show task=rte model=reviews-tiny [n=3].
+"""A few examples as a model sees them: zo show task=rte model=reviews-tiny [n=3].
 
-Use it first when an accuracy is at chance. The overrides are those of train.py. Only data and tokenizer are loaded.
+Use it first when an accuracy is at chance. The overrides are those of `zo train`. Only data and tokenizer are loaded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from zo import config
 from zo.config import ConfigError, RunConfig, command_line
-from zo.extras import print_every_character
+from zo.extras import alias
 from zo.lm.config import ModelError
 from zo.lm.source import load_tokenizer
 from zo.tasks import Encoded, TaskError, load_splits, tokenize
@@ -111,5 +111,4 @@ def _lines(i: int, example: Encoded, tokenizer: Any) -> list[Text]:
 
 
 if __name__ == "__main__":
-    print_every_character()
-    raise SystemExit(main(sys.argv[1:]))
+    sys.exit(alias("show", lambda: main(sys.argv[1:])))

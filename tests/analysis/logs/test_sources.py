@@ -130,7 +130,7 @@ def test_a_run_that_ended_without_a_whole_file_is_named(tmp_path: Path, capsys: 
         (tmp_path / name / "status.json").write_text(json.dumps({"run/status": status}))
     write_run(tmp_path, "mezo-3", config("mezo", 1e-4), history(2, [0.5]), {})  # was not ended
     load([tmp_path], tmp_path / "cache")
-    command = f"python -m zo.run log {tmp_path / 'mezo-1'} {tmp_path / 'mezo-3'}"
+    command = f"zo log {tmp_path / 'mezo-1'} {tmp_path / 'mezo-3'}"
     assert command in capsys.readouterr().err
     write_run(tmp_path, "mezo-3", config("mezo", 1e-4), history(2, [0.5]), ENDED)
     shutil.copytree(tmp_path / "mezo-3", tmp_path / "a copy")

@@ -57,7 +57,7 @@ def test_table_4_says_what_each_cell_is(made: Path) -> None:
     assert measured == pytest.approx(19 * 2**30 / 1e9)
     page = (made / "table4.md").read_text()
     assert "12 of 15 runs of table4 lack (1 unfinished, 10 missing, 1 duplicated)" in page
-    assert "`python -m launch.submit sweep=table4` makes them" in page
+    assert "`zo submit sweep=table4` makes them" in page
     assert "on cuda: made" in page
     ratios = page.partition("over MeZO's")[2]
     assert "| MeZO-Adam | paper | 2.16 | 1.23 |" in ratios  # 19.7 / 9.1 and 135.1 / 109.7

@@ -143,4 +143,4 @@ def test_a_finished_run_without_its_numbers_lacks_and_takes_no_other_along() -> 
     ],
 )
 def test_the_command_of_a_stage_names_its_sweeps_file(sweep: str, words: str) -> None:
-    assert command(sweep) == f"python -m launch.submit {words}"
+    assert command(sweep) == f"zo submit {words}"

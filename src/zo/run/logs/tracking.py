@@ -62,7 +62,7 @@ class RunLog:
         """Ends the run with its summary, which says how it ended."""
         self._metrics.close()
         if not self._wandb.finish(read_rows(self.directory), summary):
-            print(f"python -m zo.run log {self.directory} writes W&B's file", file=sys.stderr)
+            print(f"zo log {self.directory} writes W&B's file", file=sys.stderr)
         set_status(self.directory, summary)
 
     def abandon(self) -> None:
@@ -116,7 +116,7 @@ def log_again(directory: Path) -> None:
     with lock.held(directory):
         status, rows = read_status(directory), read_rows(directory)
         if status.get("run/status") not in ENDED:
-            again = f"python -m zo.run {directory} goes on with it"
+            again = f"zo resume {directory} goes on with it"
             raise DirectoryError(f"{directory}: the run has not ended; {again}")
         made = rows[-1]["step"] if rows else 0
         if made != status["run/steps"]:

@@ -222,7 +222,7 @@ def _write(reached: Reached, out: Path, merge: bool) -> None:
     if dequantised:
         print(f"written in {cfg.precision.dtype}, as trained: the base is quantised and rounds")
     if not whole and (form := reached.cfg.model.quantization) is not None:
-        over = f"trained over {form} weights, which python -m zo.predict makes of the base"
+        over = f"trained over {form} weights, which zo predict makes of the base"
         print(f"{over}; over the plain base the adapter's answers differ, --merge writes both")
 
 

@@ -93,7 +93,7 @@ def _of_export(directory: Path) -> tuple[RunConfig, TaskConfig]:
     if not settings.is_file():
         raise TaskError(
             f"{directory}: has neither {CONFIG} nor {export.SETTINGS}; give a run's directory, or one that"
-            " python -m zo.export wrote"
+            " zo export wrote"
         )
     try:
         cfg = from_yaml(settings.read_text(encoding="utf-8"))

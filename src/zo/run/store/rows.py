@@ -18,7 +18,7 @@ ATTEMPTS = "attempts.jsonl"
 """A line per start of the run: after which step, and its provenance."""
 
 TRAJECTORY = "trajectory.bin"
-"""What the steps measured, written at the end, to be shared: `python -m zo.trajectory` explains it."""
+"""What the steps measured, written at the end, to be shared: `zo trajectory` explains it."""
 
 LOSSES = "train/losses"
 """Key of what a step's forward passes measured, in their order."""
