@@ -11,7 +11,7 @@ import pytest
 
 from tests.run.test_rewards import own
 from tests.support.runs import stopped_after
-from zo.config import method_code
+from zo.config import method_code, reward_code
 from zo.config.identity import check_paths
 from zo.extras import Trust
 from zo.optim import OPTIMIZERS, Method
@@ -180,7 +180,7 @@ def test_what_is_missing_is_not_missed_once_a_run_has_begun(make_run):
     assert check_paths(make_run("model.path=/no/such", *random)) is None
 
 
-def test_a_reward_and_what_it_imports_from_its_folder_are_part_of_the_run(tmp_path, monkeypatch):
+def test_a_reward_and_the_python_files_in_its_folder_are_part_of_the_run(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_package").mkdir()
     (tmp_path / "own_package" / "__init__.py").touch()
@@ -188,11 +188,11 @@ def test_a_reward_and_what_it_imports_from_its_folder_are_part_of_the_run(tmp_pa
     alone = "def score(prompts, texts):\n    return [float(len(t)) for t in texts]\n"
     cfg = own(tmp_path, f"objective.function={rules}:score")
 
-    def seen(line, n):
+    def seen(name, n):
         for file in (rules, module):
-            file.write_text(f"{line}\n{alone}")
-        for folder in (rules.parent, module.parent):
-            (folder / "own_lengths.py").write_text(f"n = {n}\n")
+            file.write_text(alone)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(f"n = {n}\n")
         return directory_of(cfg)
 
     several = {f"{rules}:score": 1.0, f"{module}:score": 0.5}
@@ -200,11 +200,15 @@ def test_a_reward_and_what_it_imports_from_its_folder_are_part_of_the_run(tmp_pa
         of_one = isinstance(function, str)
         cfg.objective.function = function if of_one else None
         cfg.objective.functions = {} if of_one else function
-        imports = "from .own_lengths import n", "import own_lengths"
-        alike = [seen("", n) for n in (1, 2)]
-        other = [seen(line, n) for line in imports[: 2 - ("package" in function)] for n in (1, 2)]
-        assert len(set(alike)) == 1
-        assert len({*alike, *other}) == 1 + len(other)
+        for name in ("own_lengths.py", "own_package/lengths.py", "helpers/lengths.py"):
+            assert seen(name, 1) != seen(name, 2), name
+        for name in ("notes.txt", ".hidden/lengths.py", "env/bin/lengths.py"):
+            assert seen(name, 1) == seen(name, 2), name
+        with monkeypatch.context() as patch:
+            patch.setattr(reward_code, "MOST_FILES", 3)
+            said = str(check_paths(cfg))
+        assert said.startswith("objective.function: ")
+        assert "more than 3 Python files lie beside " in said
 
 
 @pytest.mark.process

@@ -83,7 +83,7 @@ def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str
             group.pop(of_the_hub, None)
         if key.startswith("task.data_files.") and run.task.path not in FILE_FORMATS:
             group["path"] = "directory of data_files"
-    for code in (method_code.KEY, reward_code.IMPORTS, reward_code.FILES):
+    for code in (method_code.KEY, reward_code.BESIDE, reward_code.FILES):
         if code in files:
             _put(decisive, code, files[code])
     return decisive
@@ -92,7 +92,7 @@ def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str
 def input_files(run: RunConfig, packages: bool = True) -> dict[str, str]:
     """Returns the digests of the local files and directories that a run reads, by the key that names each.
 
-    The method's code is one of them where it is not the released one, and so is what a reward imports.
+    The method's code is one of them where it is not the released one, and so are the Python files beside a reward's.
 
     Args:
         run: Checked configuration.
@@ -115,8 +115,8 @@ def input_files(run: RunConfig, packages: bool = True) -> dict[str, str]:
             found[key] = digest
     if run.steps and (code := method_code.of_method(run.optimizer.name)):
         found[method_code.KEY] = code
-    if run.objective.function and (code := reward_code.of_imports(run.objective.function)):
-        found[reward_code.IMPORTS] = code
+    if run.objective.function and (code := reward_code.of_beside(run.objective.function)):
+        found[reward_code.BESIDE] = code
     if run.objective.functions and (code := reward_code.of_functions(run.objective.code())):
         found[reward_code.FILES] = code
     return found
@@ -127,6 +127,14 @@ def check_paths(run: RunConfig) -> Problem | None:
 
     Answers as far as that is known without a hub, and imports no torch.
     """
+    try:
+        if run.steps:
+            method_code.of_method(run.optimizer.name)
+        for file in filter(None, map(reward_code.source, run.objective.code())):
+            reward_code.beside(file)
+    except TaskError as error:
+        key, _, right = str(error).partition(": ")
+        return Problem(key, ..., right)
     try:
         if run.model.weights == "pretrained" or not run.model.architecture:
             source.present(run.model)

@@ -2,8 +2,8 @@
 
 The digest tells runs of edited code from runs of the released one. Files of the rooms `optim`, `weights` and `noise`
 count where they differ from the checked out commit, but for modules of methods that this one does not build on.
-Without git no difference is seen. A method in a file of its own has that file's digest always, and counts all that
-differ.
+Without git no difference is seen. A method in a file of its own always has the digest of the Python files beside
+it, and counts all that differ.
 """
 
 import re
@@ -40,10 +40,12 @@ def of_method(name: str, package: Path = PACKAGE) -> str | None:
     """
     method, module, edited = OPTIMIZERS[name], _module(package, name), _edited(package)
     if method.own is not None:
-        return digests.of_files(module.parent, {module, *reward_code.imported(module), *edited})
+        return digests.of_files(
+            module.parent, {module, *reward_code.beside(module, "optimizer"), *edited}
+        )
     if edited:
         others = {_module(package, other) for other in OPTIMIZERS} - {module}
-        edited -= others - reward_code.imported(module)
+        edited -= others - _builds_on(module)
     return digests.of_files(package, edited) if edited else None
 
 
@@ -52,6 +54,14 @@ def _module(package: Path, name: str) -> Path:
     if method.own is not None:
         return Path(method.config.file.rpartition(":")[0])
     return package.joinpath(*method.module.split(".")[1:]).with_suffix(".py")
+
+
+def _builds_on(module: Path) -> set[Path]:
+    """Returns a module of `zo.optim` and those that it imports, directly or not."""
+    text = module.read_text(encoding="utf-8")
+    names = re.findall(r"^from zo\.optim\.(\w+) import", text, re.M)
+    paths = [module.with_name(f"{name}.py") for name in names]
+    return {module}.union(*(_builds_on(path) for path in paths if path.is_file()))
 
 
 @cache

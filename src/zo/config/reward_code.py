@@ -1,20 +1,25 @@
 """Files of a reward function or a method, found without running any of them."""
 
-import ast
 import hashlib
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.machinery import PathFinder
+from itertools import chain, islice
 from pathlib import Path
 
+from zo.config import presets
 from zo.config.digests import of_files
+from zo.tasks.config import TaskError
 
-IMPORTS = "objective.imports"
-"""Where the digest of what a reward's file imports stands among a run's input files and in its identity."""
+BESIDE = "objective.imports"
+"""Where the digest of the files beside a reward's stands among a run's input files and in its identity."""
 
 FILES = "objective.files"
 """Where the digest of the code of several functions stands there."""
+
+MOST_FILES = 500
+"""Most Python files beside a user's that count as its code."""
 
 INSTALLED = tuple(
     Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")
@@ -44,64 +49,49 @@ def source(function: str) -> Path | None:
     return Path(found.origin) if found and found.origin and found.origin.endswith(".py") else None
 
 
-def imported(file: Path) -> set[Path]:
-    """Returns the files that a reward's file imports from its folder or package, directly or not.
+def beside(file: Path, key: str = "objective.function") -> set[Path]:
+    """Returns the other Python files of a user's file: in its folder, and below subfolders that have some.
 
-    Of an installed package there are none: its version says which they are.
+    Of a file in a package it is the folder that the package lies in, of one in this project's own folder that alone. Of
+    an installed package there are none: its version says which they are.
+
+    Args:
+        file: Of a reward function or a method.
+        key: Names it in errors.
+
+    Raises:
+        TaskError: If there are more than MOST_FILES.
     """
     file = file.resolve()
     if any(file.is_relative_to(place) for place in INSTALLED):
         return set()
-    folder = root = file.parent
+    root = file.parent
     while (root / "__init__.py").is_file():
         root = root.parent
-    found, left = {file}, [file]
-    while left:
-        for path in _imports(left.pop(), (folder, root)):
-            if path not in found:
-                found.add(path)
-                left.append(path)
+    below = () if root == presets.SUITE else {path.parent for path in root.glob("[!.]*/*.py")}
+    every = chain(root.glob("*.py"), *(folder.rglob("*.py") for folder in below))
+    found = {*islice(every, MOST_FILES + 1)}
+    if len(found) > MOST_FILES:
+        raise TaskError(
+            f"{key}: more than {MOST_FILES} Python files lie beside {file} and would count as its code; move it and"
+            " what it imports to a folder of their own"
+        )
     return found - {file}
 
 
-def of_imports(function: str) -> str | None:
-    """Returns the digest of the files that a reward imports from its folder; None if it imports none."""
+def of_beside(function: str) -> str | None:
+    """Returns the digest of the Python files beside a reward's; None if there are none."""
     file = source(function)
-    files = imported(file) if file else ()
+    files = beside(file) if file else ()
     return of_files(file.resolve().parent, files) if file and files else None
 
 
 def of_functions(functions: Iterable[str]) -> str | None:
-    """Returns the SHA-256 of several functions' addresses, files and what these import; None if no file is found."""
+    """Returns the SHA-256 of several functions' addresses, files and those beside these; None if no file is found."""
     found = [(function, file) for function in sorted(functions) if (file := source(function))]
     digest = hashlib.sha256()
     for function, file in found:
         digest.update(function.encode())
-        for path in (file, *sorted(imported(file))):
+        for path in (file, *sorted(beside(file))):
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest() if found else None
-
-
-def _imports(file: Path, roots: tuple[Path, ...]) -> Iterator[Path]:
-    """Yields the files below some folders that a file imports."""
-    try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError):  # whoever loads the function says so
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _of_name(alias.name, roots)
-        elif isinstance(node, ast.ImportFrom):
-            within = (file.parents[node.level - 1],) if node.level else roots
-            for alias in node.names:
-                yield from _of_name(f"{node.module or ''}.{alias.name}".strip("."), within)
-
-
-def _of_name(name: str, roots: tuple[Path, ...]) -> Iterator[Path]:
-    """Yields the modules and packages of a dotted name, its last part a module or a thing of one."""
-    parts = name.split(".")
-    for root in roots:
-        for depth in range(1, len(parts) + 1):
-            at = root.joinpath(*parts[:depth])
-            yield from (p for p in (at.with_suffix(".py"), at / "__init__.py") if p.is_file())
