@@ -182,7 +182,7 @@ def interpreted(drawer: PhiloxEngine) -> bool:
 def test_all_tensors_are_moved_as_one_by_one(
     other, device, dtypes, signs, rounding, apart, monkeypatch
 ):
-    """In one launch, but for a large one; of several dtypes."""
+    """In one launch, but for a large one; of several dtypes; also once one has moved in memory."""
     if type(other).__name__ == "TritonEngine":
         monkeypatch.setattr("zo.noise.cuda.ALONE", 5000)
     moved, terms = [], [(0.5, KEYS[1]), (-0.25, KEYS[2])]
@@ -191,7 +191,10 @@ def test_all_tensors_are_moved_as_one_by_one(
         given = zip([(3,), (41, 100), (7001,)], dtypes, strict=True)
         tensors = [some(*of, i).to(on) for i, of in enumerate(given)]
         moved.append([torch.empty_like(t) for t in tensors] if apart else tensors)
-        drawer.add_to_all_(moved[-1], tensors, move, [1.0, 0.75, 0.5])
+        table = drawer.table(moved[-1], tensors, None, [False, True, True])
+        for decay in (0.25, 0.5):
+            table.add_(move, decay)
+            moved[-1][1].data = moved[-1][1].clone()
     assert all(map(same_bits, *moved))
 
 

@@ -1,5 +1,7 @@
 """The interface of noise engines."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -101,7 +103,7 @@ class PhiloxEngine(Engine):
         """
         fits = out.dtype == torch.float32 and out.is_contiguous()
         _require(fits, "out: must be contiguous float32")
-        _check_positions(out, start, rows)
+        check_positions(out, start, rows)
         if out.numel():
             self._run(out, None, Move(tensor, ((1.0, key),), start=start, rows=rows, signs=signs))
         return out
@@ -129,7 +131,7 @@ class PhiloxEngine(Engine):
             raise ValueError(f"out: must be {theta.dtype}, as theta")
         halves = out.dtype in (torch.bfloat16, torch.float16)
         _require(halves or not rounds, "rounding: only bfloat16 and float16 are rounded at random")
-        _check_positions(out, move.start, move.rows, theta)
+        check_positions(out, move.start, move.rows, theta)
         _require(scale is None or scale.shape == theta.shape, "scale: must have theta's shape")
         _require(move.limit is None or not move.pending, "limit: cannot be given with pending")
         if out.numel() == 0:
@@ -138,6 +140,16 @@ class PhiloxEngine(Engine):
         move = move if scale is None else move._replace(scale=scale.contiguous())
         self._run(whole, theta.contiguous(), move)
         return out if whole is out else out.copy_(whole)
+
+    def table(
+        self,
+        out: Sequence[Tensor],
+        thetas: Sequence[Tensor],
+        positions: Sequence[int] | None = None,
+        decays: Sequence[bool] | None = None,
+    ) -> TensorTable:
+        """Prepares passes over many tensors; arguments are those of `TensorTable`."""
+        return TensorTable(self, out, thetas, positions, decays)
 
     def add_to_all_(
         self,
@@ -163,7 +175,56 @@ class PhiloxEngine(Engine):
         """`add_`, or without theta `draw_`, of contiguous, non-empty tensors; their dtypes may differ."""
 
 
-def _check_positions(
+class TensorTable:
+    """Tensors that are passed over together, again and again; prepared once by `PhiloxEngine.table`.
+
+    The sequences stay those of the caller, who may put other tensors of the same shapes there.
+
+    Args:
+        engine: The engine.
+        out: Where results are written, as of `PhiloxEngine.add_`: the tensors themselves, or other memory.
+        thetas: The tensors.
+        positions: Of each in its `ParameterSpace`; None is 0, 1, 2, ...
+        decays: Whether decay applies to each; None is to all.
+    """
+
+    def __init__(
+        self,
+        engine: PhiloxEngine,
+        out: Sequence[Tensor],
+        thetas: Sequence[Tensor],
+        positions: Sequence[int] | None = None,
+        decays: Sequence[bool] | None = None,
+    ):
+        self.engine, self.out, self.thetas = engine, out, thetas
+        self.positions = range(len(thetas)) if positions is None else positions
+        self._decays = np.ones(len(thetas)) if decays is None else np.array(decays, np.float64)
+
+    def add_(self, move: Move, decay: float = 0.0) -> None:
+        """Applies a move to all tensors, as `PhiloxEngine.add_`.
+
+        Args:
+            move: The shared move, without scale, rows, limit and start; its `tensor` is not read.
+            decay: Share that is taken away, beside `move.keep`, of tensors that decay applies to.
+        """
+        keeps = self.keeps(move, decay)
+        if self.positions == range(len(self.thetas)):
+            self.engine.add_to_all_(self.out, self.thetas, move, keeps.tolist())
+            return
+        for j in range(len(self.thetas)):
+            self.add_one_(j, move, keeps)
+
+    def add_one_(self, j: int, move: Move, keeps: Any) -> None:
+        """Applies a move to tensor j by a pass of its own."""
+        move = move._replace(tensor=self.positions[j], keep=float(keeps[j]))
+        self.engine.add_(self.out[j], self.thetas[j], move)
+
+    def keeps(self, move: Move, decay: float) -> Any:
+        """Returns the factor of each tensor, (tensors,), float32."""
+        return (move.keep - decay * self._decays).astype(np.float32)
+
+
+def check_positions(
     out: Tensor, start: int, rows: Tensor | None, theta: Tensor | None = None
 ) -> None:
     """Raises ValueError unless `out` fits `start` or `rows`, and `theta` if there is one."""

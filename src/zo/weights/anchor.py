@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zo.noise import Move
 from zo.weights.directions import Terms, at_least_float32
-from zo.weights.updates import ParameterUpdate, UpdateTarget, add_
+from zo.weights.updates import ParameterUpdate, UpdateTarget, UpdateTargets, add_
 
 if TYPE_CHECKING:
     from zo.weights.space import ParameterSpace
@@ -115,7 +115,7 @@ class SeenUpdate(ParameterUpdate):
         return self.update.terms(i, p)
 
     def apply_to_all(
-        self, targets: Sequence[UpdateTarget], pending: Terms, residuals: Sequence[Tensor] | None
+        self, targets: UpdateTargets, pending: Terms, residuals: Sequence[Tensor] | None
     ) -> None:
         """Updates all tensors; in float32 and float64 by the update's own pass."""
         if self.anchor is None or any(at.p.dtype.itemsize < 4 for at in targets):

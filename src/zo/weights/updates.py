@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from zo.noise import DTYPES, Move, NoiseKey, PhiloxEngine
+from zo.noise import DTYPES, Engine, Move, NoiseKey, PhiloxEngine, TensorTable
 from zo.weights.directions import Terms, at_least_float32, fused
 from zo.weights.subspaces import sum_of_products
 
@@ -47,6 +47,35 @@ class UpdateTarget(NamedTuple):
         return None if self.rounding is None else self.rounding.key
 
 
+class UpdateTargets(Sequence[UpdateTarget]):
+    """All tensors of θ, to update together.
+
+    Args:
+        tensors: θ.
+        decays: Whether weight decay applies to each.
+        decay: Share of those, ≥ 0, that it takes.
+        rounding: As of `UpdateTarget`.
+        table: Of passes over all tensors in place, if there is one.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        decays: Sequence[bool],
+        decay: float,
+        rounding: Rounding | None,
+        table: TensorTable | None,
+    ):
+        self.tensors, self.decays, self.decay = tensors, decays, decay
+        self.rounding, self.table = rounding, table
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __getitem__(self, i: Any) -> Any:
+        return UpdateTarget(self.tensors[i], i, self.decay * self.decays[i], self.rounding)
+
+
 class ParameterUpdate(ABC):
     """An update of the weights and of a method's state."""
 
@@ -64,7 +93,7 @@ class ParameterUpdate(ABC):
         return None
 
     def apply_to_all(
-        self, targets: Sequence[UpdateTarget], pending: Terms, residuals: Sequence[Tensor] | None
+        self, targets: UpdateTargets, pending: Terms, residuals: Sequence[Tensor] | None
     ) -> None:
         """Updates all tensors, each as `apply`."""
         for at in targets:
@@ -111,16 +140,14 @@ class LinearUpdate(ParameterUpdate):
         return self.of
 
     def apply_to_all(
-        self, targets: Sequence[UpdateTarget], pending: Terms, residuals: Sequence[Tensor] | None
+        self, targets: UpdateTargets, pending: Terms, residuals: Sequence[Tensor] | None
     ) -> None:
         """Updates all tensors, by one call of the engine if it can draw all terms."""
-        first, tensors = targets[0], [at.p for at in targets]
-        one = None if residuals is not None else self._fused(first, pending)
-        if one is None or not all(p.dtype in DTYPES for p in tensors):
+        one = None if residuals is not None else self._fused(targets[0], pending)
+        if one is None or targets.table is None or targets.table.engine is not one[0]:
             super().apply_to_all(targets, pending, residuals)
             return
-        engine, move = one
-        engine.add_to_all_(tensors, tensors, move, [1.0 - at.decay for at in targets])
+        targets.table.add_(one[1]._replace(keep=1.0), targets.decay)
 
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
         """Returns a pass where all terms are Gaussian, or all Rademacher, of one Philox engine."""
@@ -211,13 +238,40 @@ def add_(
         out.copy_(total)
 
 
-def add_to_all_(out: Sequence[Tensor], theta: Sequence[Tensor], terms: Terms) -> None:
-    """Writes theta + Σ c_j z_j of all tensors into `out`, by one call of the engine if it can draw all terms."""
-    one = fused(terms, theta[0])
-    if one is not None and one.plain and all(t.dtype in DTYPES for t in theta):
-        one.engine.add_to_all_(out, theta, one.move(0))
+def table_of(
+    engine: Engine,
+    out: Sequence[Tensor],
+    theta: Sequence[Tensor],
+    positions: Sequence[int] | None = None,
+    decays: Sequence[bool] | None = None,
+) -> TensorTable | None:
+    """Returns the table of passes over tensors, as `PhiloxEngine.table`; None if the engine has no pass over one."""
+    if isinstance(engine, PhiloxEngine) and all(t.dtype in DTYPES for t in theta):
+        return engine.table(out, theta, positions, decays)
+    return None
+
+
+def add_to_all_(
+    out: Sequence[Tensor],
+    theta: Sequence[Tensor],
+    positions: Sequence[int],
+    terms: Terms,
+    table: TensorTable | None,
+) -> None:
+    """Writes theta + Σ c_j z_j of tensors into `out`, by one call of the engine if it can draw all terms.
+
+    Args:
+        out: As of `add_`, one per tensor.
+        theta: The tensors.
+        positions: Of each.
+        terms: The displacement.
+        table: Of these passes, as `table_of` returns it.
+    """
+    one = fused(terms, theta[0]) if table is not None else None
+    if table is not None and one is not None and one.plain and one.engine is table.engine:
+        table.add_(one.move(0))
         return
-    for i, (to, t) in enumerate(zip(out, theta, strict=True)):
+    for to, t, i in zip(out, theta, positions, strict=True):
         add_(to, t, i, terms)
 
 

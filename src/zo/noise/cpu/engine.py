@@ -3,8 +3,8 @@
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,14 @@ from zo.noise import philox
 from zo.noise.cpu.compiled import F, U
 from zo.noise.cpu.draws import CHUNK
 from zo.noise.cpu.passes import add, add_rows, add_to_all, fill, fill_rows
-from zo.noise.engines import DTYPES, Move, PhiloxEngine, flat_array
+from zo.noise.engines import (
+    DTYPES,
+    Move,
+    PhiloxEngine,
+    TensorTable,
+    check_positions,
+    flat_array,
+)
 from zo.noise.keys import NoiseKey
 
 ALONE = 2**16
@@ -30,26 +37,15 @@ class NumbaEngine(PhiloxEngine):
     backend = "philox-cpu"
     kernels = "cpu"
 
-    def add_to_all_(
+    def table(
         self,
         out: Sequence[Tensor],
         thetas: Sequence[Tensor],
-        move: Move,
-        keeps: Sequence[float] | None = None,
-    ) -> None:
-        """As `PhiloxEngine.add_to_all_`; in place, one call for all tensors: a call costs as much as 10⁵ values."""
-        dtype = thetas[0].dtype
-        apart = any(t.dtype != dtype or not t.is_contiguous() for t in thetas)
-        if out is not thetas or apart:
-            super().add_to_all_(out, thetas, move, keeps)
-            return
-        starts = np.array([t.data_ptr() for t in thetas], np.int64)
-        ends = np.cumsum([t.numel() for t in thetas])
-        shares = np.array(keeps or [move.keep] * len(thetas), F)
-        of = _terms(move._replace(tensor=0))
-        fixed = *of, key_words(move.rounding, 0), move.signs or None
-        like = LIKE[dtype]
-        in_parts(int(ends[-1]), lambda a, b: add_to_all(starts, ends, shares, a, b, like, *fixed))
+        positions: Sequence[int] | None = None,
+        decays: Sequence[bool] | None = None,
+    ) -> TensorTable:
+        """As `PhiloxEngine.table`."""
+        return NumbaTable(self, out, thetas, positions, decays)
 
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         to = flat_array(out)
@@ -80,6 +76,63 @@ class NumbaEngine(PhiloxEngine):
             return
         index, w = move.rows.numpy(), out.shape[1]
         in_parts(len(index), some_rows, each=w)
+
+
+class NumbaTable(TensorTable):
+    """A pass over all tensors of one dtype is one compiled call, which costs as much as 10⁵ values.
+
+    Addresses are read at each pass, so a tensor may move in memory.
+    """
+
+    _addresses: Any = None
+
+    def add_(self, move: Move, decay: float = 0.0) -> None:
+        """As `TensorTable.add_`."""
+        now = np.array([t.data_ptr() for t in (*self.out, *self.thetas)], np.int64)
+        if self._addresses is None or (now != self._addresses).any():
+            self._enter(now)
+        keeps = self.keeps(move, decay)
+        fixed = *_terms(move._replace(tensor=0)), key_words(move.rounding, 0), move.signs or None
+        for own in self._groups:
+            if move.rounding is not None and own.like.itemsize == 4:
+                self.add_one_(own.members[0], move, keeps)  # which refuses it
+            places = *own.places, keeps[own.members], own.like
+            in_parts(own.size, partial(add_to_all, *places, *fixed))
+        for j in self._alone:
+            self.add_one_(j, move, keeps)
+
+    def _enter(self, addresses: Any) -> None:
+        """Enters the tensors, by their dtypes; those that are not contiguous get a pass of their own each."""
+        kinds: dict[torch.dtype, list[int]] = {}
+        self._alone = list[int]()
+        for j, (out, theta) in enumerate(zip(self.out, self.thetas, strict=True)):
+            check_positions(out, 0, None, theta)
+            lies = out.is_contiguous() and theta.is_contiguous()
+            if lies and out.dtype == theta.dtype and theta.dtype in LIKE:
+                kinds.setdefault(out.dtype, []).append(j)
+            else:
+                self._alone.append(j)
+        count, positions = len(self.out), np.array(self.positions, np.int64)
+        philox.counter(NoiseKey(0, 0, 0, 0), int(positions.max(initial=0)))
+        self._groups = []
+        for dtype, found in kinds.items():
+            members = np.array(found)
+            ends = np.cumsum([self.out[j].numel() for j in found])
+            places = addresses[members], addresses[count + members], ends, positions[members]
+            self._groups.append(_Group(members, int(ends[-1]), places, LIKE[dtype]))
+        self._addresses = addresses
+
+
+class _Group(NamedTuple):
+    """Tensors of one dtype: members of a table, values, and columns of the table.
+
+    Columns are addresses of results and of tensors, ends, and positions.
+    """
+
+    members: Any
+    size: int
+    places: tuple[Any, ...]
+    like: Any
 
 
 def _terms(move: Move) -> tuple[int, Any, Any]:

@@ -114,6 +114,12 @@ def _undo_beyond(total: Any, theta: Any, keep: Any, limit: Any) -> None:
 
 
 @compiled
+def pass_memory() -> Any:
+    """Returns the arrays that `add` works in: values, sums, words, and bits of signs."""
+    return scratch(), scratch(), scratch_words(), np.empty(CHUNK // 32, U)
+
+
+@compiled
 def add(
     out: Any,
     theta: Any,
@@ -126,14 +132,15 @@ def add(
     rounding: Any,
     signs: Any,
     limit: Any,
+    memory: Any = None,
 ) -> None:
     """Writes keep · theta + Σ c_j z_j / √scale, positions from `start` on, into out.
 
     The first `pending` terms are added to theta before that, and their sum is rounded to nearest. A key that comes
-    twice in a row is drawn once. With a limit, values beyond it get no z.
+    twice in a row is drawn once. With a limit, values beyond it get no z. A caller of many passes lends them `memory`,
+    see `pass_memory`.
     """
-    drawn, sums, words = scratch(), scratch(), scratch_words()
-    bits = np.empty(CHUNK // 32, U)
+    drawn, sums, words, bits = pass_memory() if memory is None else memory
     for i in range(-(start % _block_size(signs)), len(out), CHUNK):
         low, high, at = max(0, -i), min(CHUNK, len(out) - i), start + i
         z, total, part = drawn[low:high], sums[low:high], theta[i + low : i + high]
@@ -176,34 +183,39 @@ def add(
 
 @compiled
 def add_to_all(
-    addresses: Any,
+    outs: Any,
+    thetas: Any,
     ends: Any,
+    positions: Any,
     keeps: Any,
-    begin: Any,
-    end: Any,
     like: Any,
     pending: Any,
     coefficients: Any,
     keys: Any,
     rounding: Any,
     signs: Any,
+    begin: Any,
+    end: Any,
 ) -> None:
-    """`add` in place to the values from `begin` to `end` of tensors of like's dtype, counted through all of them.
+    """`add` of the values from `begin` to `end` of many tensors, counted through all of them.
 
-    Tensor j ends at ends[j]. Keys are those of tensor 0.
+    Tensor j is at positions[j] of its space and ends at ends[j]. It is read at the address thetas[j] and written at
+    outs[j], both in like's dtype. Keys are those of tensor 0.
     """
-    own = keys.copy()
+    own, memory = keys.copy(), pass_memory()
     bits = None if rounding is None else rounding.copy()
     first = 0
-    for j in range(len(addresses)):
+    for j in range(len(outs)):
         a, b = max(begin, first), min(end, ends[j])
         if a < b:
-            theta = carray(pointer(addresses[j], like), ends[j] - first)[a - first : b - first]
-            own[:, 2] = keys[:, 2] + U(j)
+            at, size = a - first, ends[j] - first
+            theta = carray(pointer(thetas[j], like), size)[at : b - first]
+            out = carray(pointer(outs[j], like), size)[at : b - first]
+            own[:, 2] = keys[:, 2] + U(positions[j])
             if bits is not None:
-                bits[2] = rounding[2] + U(j)
-            at = a - first
-            add(theta, theta, None, at, pending, coefficients, own, keeps[j], bits, signs, None)
+                bits[2] = rounding[2] + U(positions[j])
+            keep = keeps[j]
+            add(out, theta, None, at, pending, coefficients, own, keep, bits, signs, None, memory)
         first = ends[j]
 
 

@@ -6,17 +6,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import ClassVar, TypeAlias
 
 from torch import Tensor, nn
 
-from zo.noise import NoiseKey, PhiloxEngine
+from zo.noise import NoiseKey, PhiloxEngine, TensorTable
 from zo.weights.constraints import RESTORE_POLICIES, Constraints
 from zo.weights.directions import LowRank, Terms, at_least_float32
 from zo.weights.loss import LossFn
 from zo.weights.offloaded import OffloadRefused
 from zo.weights.tensors import TrainableTensors
-from zo.weights.updates import ParameterUpdate, Rounding, UpdateTarget
+from zo.weights.updates import ParameterUpdate, Rounding, UpdateTargets, table_of
 
 Excursion: TypeAlias = Sequence[Terms]
 """Points that are visited one after another before θ comes back; a point without terms is θ."""
@@ -146,14 +147,18 @@ class RestorePolicy(Probe):
         with self.space.stopwatch.running("weights"):
             update.apply_to_all(self.targets(decay, key), pending, residuals)
 
-    def targets(self, decay: float, key: NoiseKey | None) -> list[UpdateTarget]:
+    def targets(self, decay: float, key: NoiseKey | None) -> UpdateTargets:
         """Returns what an update changes, one target per tensor."""
         rounding = None
         if key is not None and self.space.rounding == "stochastic":
             assert isinstance(self.space.engine, PhiloxEngine)
             rounding = Rounding(self.space.engine, key)
-        pairs = enumerate(zip(self.local, self.space.decays, strict=True))
-        return [UpdateTarget(p, i, decay * decays, rounding) for i, (p, decays) in pairs]
+        return UpdateTargets(self.local, self.space.decays, decay, rounding, self._table)
+
+    @cached_property
+    def _table(self) -> TensorTable | None:
+        """Passes over all tensors in place."""
+        return table_of(self.space.engine, self.local, self.local, None, self.space.decays)
 
     def prepare(self) -> None:
         """Prepares the tensors for updates: called once, before the first of them.

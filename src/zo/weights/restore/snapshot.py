@@ -5,7 +5,7 @@ from torch import Tensor
 
 from zo.weights.directions import Terms
 from zo.weights.restore.base import RestorePolicy
-from zo.weights.updates import add_to_all_
+from zo.weights.updates import add_to_all_, table_of
 
 
 class Snapshot(RestorePolicy):
@@ -19,13 +19,14 @@ class Snapshot(RestorePolicy):
         with self.space.stopwatch.running("weights"):
             if self.copies is None:
                 self.copies = [torch.empty_like(p) for p in self.local]
+                self._from_copies = table_of(self.space.engine, self.local, self.copies)
             torch._foreach_copy_(self.copies, self.local)
 
     def to(self, terms: Terms) -> None:
         """Writes all tensors anew."""
         assert self.copies is not None
         with self.space.stopwatch.running("weights"):
-            add_to_all_(self.local, self.copies, terms)
+            add_to_all_(self.local, self.copies, range(len(self.local)), terms, self._from_copies)
 
     def restore(self) -> None:
         """Copies θ back."""
