@@ -93,7 +93,7 @@ def test_theta_never_moves_and_an_exception_at_any_depth_leaves_the_model_as_it_
 def test_an_embedding_displaces_the_rows_that_it_reads_and_no_others(monkeypatch):
     table = nn.Embedding(50, 33)
     space = ParameterSpace.of(table, "streamed")
-    monkeypatch.setattr(streamed, "add_", None)  # which displaces all of them
+    monkeypatch.setattr(streamed, "add_to_all_", None)  # which displaces all of them
     with space.policy.excursion() as probe:
         probe.to([(0.3, Z[0])])
         assert table(torch.tensor([[3, 49, 3], [0, 17, 18]])).shape == (2, 3, 33)
@@ -201,13 +201,13 @@ class Failing(Keeping):
 
 def test_frames_that_stay_alive_refuse_nothing(monkeypatch):
     """Of a module that keeps an exception, and of the passes: numba keeps one when it compiles."""
-    kept = []
+    kept, plain = [], updates.add_
 
     def add_(out, *args):
         kept.append((out, sys._getframe()))
-        return updates.add_(out, *args)
+        return plain(out, *args)
 
-    monkeypatch.setattr(streamed, "add_", add_)
+    monkeypatch.setattr(updates, "add_", add_)
     expected, found = displaced(nn.Sequential(Failing(), nn.Linear(6, 6)), torch.ones(5))
     assert kept
     assert torch.equal(found, expected)

@@ -207,7 +207,7 @@ class TensorTable:
             move: The shared move, without scale, rows, limit and start; its `tensor` is not read.
             decay: Share that is taken away, beside `move.keep`, of tensors that decay applies to.
         """
-        keeps = self.keeps(move, decay)
+        keeps = self.keeps(move.keep, decay)
         if self.positions == range(len(self.thetas)):
             self.engine.add_to_all_(self.out, self.thetas, move, keeps.tolist())
             return
@@ -219,9 +219,9 @@ class TensorTable:
         move = move._replace(tensor=self.positions[j], keep=float(keeps[j]))
         self.engine.add_(self.out[j], self.thetas[j], move)
 
-    def keeps(self, move: Move, decay: float) -> Any:
+    def keeps(self, keep: float, decay: float) -> Any:
         """Returns the factor of each tensor, (tensors,), float32."""
-        return (move.keep - decay * self._decays).astype(np.float32)
+        return (keep - decay * self._decays).astype(np.float32)
 
 
 def check_positions(

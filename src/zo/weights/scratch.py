@@ -89,8 +89,10 @@ class Scratch:
             and self.holds(t)
         ]
         held = [[r for r in gc.get_referrers(t) if r is not here] for t in here]
-        in_frames = sum(bool(of) and all(isinstance(r, FrameType) for r in of) for of in held)
-        return self.views() - in_frames > views
+        in_frames = [bool(of) and all(isinstance(r, FrameType) for r in of) for of in held]
+        bases = {id(t._base) for t, does in zip(here, in_frames, strict=True) if does}
+        alive = sum(not of and id(t) in bases for t, of in zip(here, held, strict=True))
+        return self.views() - sum(in_frames) - alive > views
 
 
 def without_views(output: Any, marks: Mapping[Scratch, int]) -> Any:

@@ -88,10 +88,11 @@ class NumbaTable(TensorTable):
 
     def add_(self, move: Move, decay: float = 0.0) -> None:
         """As `TensorTable.add_`."""
-        now = np.array([t.data_ptr() for t in (*self.out, *self.thetas)], np.int64)
+        both = self.thetas if self.out is self.thetas else (*self.out, *self.thetas)
+        now = np.array([t.data_ptr() for t in both], np.int64)
         if self._addresses is None or (now != self._addresses).any():
             self._enter(now)
-        keeps = self.keeps(move, decay)
+        keeps = self.keeps(move.keep, decay)
         fixed = *_terms(move._replace(tensor=0)), key_words(move.rounding, 0), move.signs or None
         for own in self._groups:
             if move.rounding is not None and own.like.itemsize == 4:
@@ -118,7 +119,7 @@ class NumbaTable(TensorTable):
         for dtype, found in kinds.items():
             members = np.array(found)
             ends = np.cumsum([self.out[j].numel() for j in found])
-            places = addresses[members], addresses[count + members], ends, positions[members]
+            places = addresses[members], addresses[members - count], ends, positions[members]
             self._groups.append(_Group(members, int(ends[-1]), places, LIKE[dtype]))
         self._addresses = addresses
 
@@ -137,10 +138,14 @@ class _Group(NamedTuple):
 
 def _terms(move: Move) -> tuple[int, Any, Any]:
     """Returns the number of pending terms, and coefficients and keys, (terms, 5), of all terms."""
-    terms = [*move.pending, *move.terms]
-    keys = [philox.counter(key, move.tensor) for _, key in terms]
+    return len(move.pending), *_arrays((*move.pending, *move.terms), move.tensor)
+
+
+@lru_cache(maxsize=2)  # the units of a model have the same terms
+def _arrays(terms: tuple[tuple[float, NoiseKey], ...], tensor: int) -> tuple[Any, Any]:
+    keys = [philox.counter(key, tensor) for _, key in terms]
     coefficients = np.array([c for c, _ in terms], F)
-    return len(move.pending), coefficients, np.array(keys, U).reshape(-1, 5)
+    return coefficients, np.array(keys, U).reshape(-1, 5)
 
 
 def key_words(key: NoiseKey | None, tensor: int) -> Any:
