@@ -185,6 +185,64 @@ def test_a_view_of_a_displaced_weight_that_stays_is_refused():
     assert caught.value.in_suite.endswith("; use precision.restore=snapshot")
 
 
+class Block(nn.Module):
+    """Holds a weight of its own, one in a layer, one in an embedding, and one that all blocks share."""
+
+    def __init__(self, shared: nn.Module):
+        super().__init__()
+        self.scale, self.layer, self.shared = nn.Parameter(torch.randn(5)), nn.Linear(5, 5), shared
+        self.table = nn.Embedding(7, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = torch.arange(len(x))
+        return self.shared(x @ self.layer.weight * self.scale + self.layer(x) + self.table(at))
+
+
+class Blocks(nn.Module):
+    """Calls blocks, and one's layer by itself."""
+
+    def __init__(self):
+        super().__init__()
+        shared = nn.Linear(5, 5)
+        self.blocks = nn.ModuleList(Block(shared) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.blocks[1].layer(x)
+
+
+def test_a_block_is_displaced_by_one_pass_and_what_is_called_outside_of_it_by_its_own(monkeypatch):
+    """A block may read what its layers hold; an embedding in it still displaces the rows that it looks up."""
+    model, passes, write = Blocks(), [], streamed.add_to_all_
+
+    def counted(written, thetas, *rest):
+        passes.append(len(thetas))
+        write(written, thetas, *rest)
+
+    monkeypatch.setattr(streamed, "add_to_all_", counted)
+    expected, found = displaced(model, torch.randn(4, 5))
+    assert torch.equal(found, expected)
+    # A block has its scale and layer, and the first one the layer that all share, which others call from outside.
+    assert passes == [5, 3, 2, 3, 2, 2]
+    own = 64 + 128 + 64 + 128 + 64 + 192
+    assert ParameterSpace.of(model, "streamed").policy.bytes == own
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_view_that_a_layer_of_a_block_keeps_is_refused_when_the_block_returns(whole):
+    class Within(Keeping):
+        def forward(self, x):
+            vars(self)["kept"] = self.weight if whole else self.weight[:2]
+            return x @ self.weight.T
+
+    model = nn.Module()
+    model.blocks = nn.ModuleList([nn.Sequential(Within(), nn.Linear(6, 5))])
+    model.forward = lambda x: model.blocks[0](x)
+    with pytest.raises(RestoreError, match=r"blocks\.0 \(Sequential\) keeps a view of its weights"):
+        displaced(model, torch.ones(5))
+
+
 class Failing(Keeping):
     """Keeps an exception, whose traceback holds the frame that has a view of the weight."""
 
