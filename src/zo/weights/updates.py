@@ -186,6 +186,15 @@ class TensorwiseUpdate(ParameterUpdate):
         """As `ParameterUpdate.terms`."""
         return self.of(self.lr, i, p)
 
+    def apply_to_all(
+        self, targets: UpdateTargets, pending: Terms, residuals: Sequence[Tensor] | None
+    ) -> None:
+        """Updates all tensors; what is pending is added to all by one call of the engine if it can draw it."""
+        if pending:
+            tensors = targets.tensors
+            add_to_all_(tensors, tensors, range(len(tensors)), pending, targets.table)
+        super().apply_to_all(targets, (), residuals)
+
 
 @dataclass(frozen=True, eq=False)
 class GroupedUpdate(ParameterUpdate):
