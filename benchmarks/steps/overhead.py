@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -54,7 +55,12 @@ def main(blocks: int = 30) -> None:
         return found
 
     for seed, (name, policy) in enumerate(CASES):
-        more = {"restore": policy, "noise": "philox", "seed": seed, "check_closure": False}
+        more: dict[str, Any] = {
+            "restore": policy,
+            "noise": "philox",
+            "seed": seed,
+            "check_closure": False,
+        }
         with METHODS[name](model, lr=1e-7, **more) as optimizer:
             for _ in range(3):
                 optimizer.step(loss)
