@@ -42,8 +42,8 @@ def main(blocks: int = 30) -> None:
     """Measures all cases and prints the table."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    shape = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 64}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    shape: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 64}
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1}
     model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=blocks, **shape, **heads)).eval()
     ids, tensors = torch.randint(64, (2, 8)), len([*model.parameters()])
     table = Table(
