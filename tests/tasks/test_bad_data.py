@@ -73,6 +73,8 @@ REFUSED = [
     ("x.csv", lines("text,label", *[f"film {i},{i}" for i in range(12)]), {},
         r"'label' has a different value in each of 12 rows"),
     ("x.csv", lines("text,text,label", "a,b,1"), {}, r"task\.path: the header of x\.csv has 'text' twice; rename one"),
+    ("x.jsonl", '{"text": "a", "label": 1, "label": 2}', {}, r"task\.path: an object of x\.jsonl has 'label' twice"),
+    ("x.csv", CSV * 2, {}, r"row 12 of x\.csv, counted from 0, repeats the names of the columns"),
     ("x.csv", CSV, {"candidates": [" a", " b", " c"]}, r"task\.candidates: 3 given, .* 2 values"),
     ("x.csv", lines(CSV + "film,2"), WHOLE, r"task\.label: row 12 has the label 2, .* of the 2 "),
     ("x.csv", CSV, {"labels": [0, 2]}, r"task\.labels: row \d+ has .* none of 0, 2; the data have 0"),

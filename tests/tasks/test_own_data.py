@@ -12,7 +12,9 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from tests.support.tiny_models import tokenizer
 from tests.tasks.test_bad_data import chat, own
@@ -115,8 +117,8 @@ PAIR = ("a", "0"), ("b", "1")
 ANSWERS = ({"prompt": '"q"', "completion": "12"}, {"prompt": "1.50", "completion": "1e10"},
            {"prompt": "true", "completion": '"2023-01-10"'})  # fmt: skip
 CELLS = [
-    ("x.csv", table(",", ("a", "250.0"), ("b", "250.00")), {}, ["a", "b"], ["250.0", "250.00"]),
-    ("x.csv", table(",", ("a", "001"), ("b", "1")), {}, ["a", "b"], ["001", "1"]),
+    ("x.csv", table(",", ("a", "250.0"), ("b", "250.00"), ("c", "2.50")), {}, ["a", "b"], ["2.50", "250.0"]),
+    ("x.csv", table(",", ("a", "001"), ("b", "1"), ("c", "02")), {}, ["a", "b"], ["001", "02"]),
     ("x.csv", table(",", ("02116", "0"), ("1.50", "1")), {}, ["02116", "1.50"], [0, 1]),
     ("x.csv", table(",", ("1e10", "true"), (str(2**70), "false")), {}, ["1e10", str(2**70)], ["false", "true"]),
     ("x.jsonl", objects({"text": '"2023-01-10"', "label": "0"}, {"text": str(2**70), "label": "1"}), {},
@@ -220,6 +222,84 @@ def test_lines_that_are_not_rows_labels_that_look_alike_and_files_left_are_said(
     (path / "train.csv").rename(path / "a.csv")
     with pytest.raises(TaskError, match=r"other\.csv differ in the columns z"):
         complete(own(path))
+
+
+def classes(file, labels, names):
+    """Writes a parquet file whose labels are numbers of named classes."""
+    numbers = [names.index(label) for label in labels]
+    of = pyarrow.table(
+        {"text": [f"{label} {i}" for i, label in enumerate(labels)], "label": numbers}
+    )
+    about = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+    parquet.write_table(of.replace_schema_metadata({"huggingface": json.dumps(about)}), file)
+
+
+@pytest.mark.parametrize("files", [("train", "test"), ("part-0", "part-1")])
+def test_classes_are_those_of_their_names_in_whatever_order_a_file_has_them(files, tmp_path):
+    labels = ["bad", "good"] * 6
+    for file, names in zip(files, (["bad", "good"], ["good", "bad"]), strict=True):
+        classes(tmp_path / f"{file}.parquet", labels, names)
+    task, _ = complete(own(tmp_path))
+    for example in (e for of in vars(load_splits(task)).values() for e in of):
+        assert example.fields["text"].startswith(task.words[example.label].strip())
+    found = load_file(task, tmp_path / f"{files[1]}.parquet").examples
+    assert [task.words[e.label].strip() for e in found] == labels
+    classes(tmp_path / f"{files[1]}.parquet", labels, ["good", "bad", "other"])
+    with pytest.raises(TaskError, match=rf"{files[0]}.* and .*{files[1]}.* name the classes of"):
+        load_splits(complete(own(tmp_path))[0])
+
+
+@pytest.mark.parametrize(
+    "files",
+    [("TrainData.csv", "TestData.csv"), ("trainset.csv", "testset.csv"), ("train.csv", "held_out.csv"),
+     ("eval_2024/train.csv", "eval_2024/test.csv"), ("TRAIN.csv", "dev/HoldOut1.csv")],
+)  # fmt: skip
+def test_a_folder_trains_on_what_is_called_training_and_lists_its_files(files, tmp_path):
+    for file, text in zip(files, ("seen", "unseen"), strict=True):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(table(",", (text, "0"), (text, "1")))
+    (tmp_path / "more.xlsx").write_bytes(b"PK")
+    task, notes = complete(own(tmp_path))
+    splits = load_splits(task)
+    assert {e.fields["text"] for e in splits.train} == {"seen"}
+    assert {e.fields["text"] for e in splits.test} == {"unseen"}
+    listed = rf"test: .*{files[1]}; train: .*{files[0]}; not read.*more\.xlsx"
+    assert re.search(listed, "\n".join(notes))
+    (tmp_path / files[0]).rename(tmp_path / "train.csv.gz")
+    with pytest.raises(TaskError, match=r"must be one of test.*not read.*train\.csv\.gz"):
+        complete(own(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("pair", "labels"),
+    [(("1", "1.0"), [0, 1]), (("café", "cafe\u0301"), ["café", "other"]), (("a", "a\u200b"), ["a", "other"])],
+)  # fmt: skip
+def test_labels_that_a_reader_cannot_tell_apart_are_one_class(pair, labels, tmp_path):
+    other = "0" if labels[0] == 0 else "other"
+    rows = [("x", pair[0]), ("x", pair[1]), ("y", other)]
+    (tmp_path / "x.csv").write_text(table(",", *rows), encoding="utf-16")
+    task, _ = complete(own(tmp_path / "x.csv", split_order="stratified"))
+    assert task.labels == labels
+    examples = [e for of in vars(load_splits(task)).values() for e in of]
+    assert len({(e.fields["text"], e.label) for e in examples}) == 2
+
+
+def test_a_class_of_one_row_is_named_and_narrow_numbers_have_their_own_digits(tmp_path):
+    labels = ["a", "b"] * 15 + ["total"]
+    score = pyarrow.array([0.1] * 31, pyarrow.float32())
+    parquet.write_table(pyarrow.table({"score": score, "label": labels}), tmp_path / "x.parquet")
+    task, notes = complete(own(tmp_path / "x.parquet", text="score"))
+    assert "classes of at most 2 rows: 'total' (1)" in "\n".join(notes)
+    assert load_splits(task).train[0].fields["score"] == 0.1
+
+
+def test_a_test_file_without_labels_is_told_how_to_be_left_out(tmp_path):
+    (tmp_path / "train.csv").write_text(table(",", *PAIR))
+    (tmp_path / "test.csv").write_text("text\na\n")
+    with pytest.raises(
+        TaskError, match=r"no labels .*; task\.test_split=null takes rows of 'train'"
+    ):
+        load_splits(complete(own(tmp_path))[0])
 
 
 ASK, REPLY = {"role": "user", "content": "q"}, {"role": "assistant", "content": "k"}

@@ -13,7 +13,7 @@ import numpy as np
 from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.examples import Example, Splits
 from zo.tasks.reading import read_split
-from zo.tasks.rows import Rows, Written
+from zo.tasks.rows import Rows, Written, plain, same
 from zo.tasks.templates import MADE, columns, is_text, shown, task_columns, typed
 
 SHOWN = 8
@@ -80,7 +80,12 @@ def load_splits(task: TaskConfig, all_columns: bool = False) -> Splits:
     ):
         parts[name] = (task.train_split, rows, rest)
         if split is not None:
-            own = read_split(task, split)
+            own = read_split(task, split).with_classes_of(rows)
+            if task.messages is None and _answered(task, rows) and not _answered(task, own):
+                raise TaskError(
+                    f"task.{name}_split={split}: its rows have no labels or completions; task.{name}_split=null takes"
+                    f" rows of {task.train_split!r} instead"
+                )
             parts[name] = (split, own, _chosen(len(own), size))
     splits = Splits(
         **{name: _examples(task, *part, fields, all_columns) for name, part in parts.items()}
@@ -120,6 +125,9 @@ def load_file(task: TaskConfig, file: Path) -> FileExamples:
     here = replace(task, path=str(file.resolve()), data_files=None, where=None)
     here = replace(here, subset=None, data_dir=None, revision=None, install=None)
     rows = read_split(here, "train")
+    words = [word.strip() for word in task.words]
+    if sorted(rows.classes.get(str(task.label), ())) == sorted(words):  # in any order
+        rows = rows.with_classes_of(replace(rows, classes={str(task.label): words}))
     answered = _answered(task, rows)
     if task.kind == "completion" and not answered:
         here = task = replace(here, kind="prompts", completion=None, references=None, measure=None)
@@ -187,8 +195,8 @@ def _order(task: TaskConfig, rows: Rows) -> np.ndarray:
     if task.split_order != "stratified" or not rows.column(str(task.label)):
         return order
     values = rows.values(str(task.label))
-    labels = [str(values[i]) for i in order]
-    counts, seen, shares = Counter(labels), Counter[str](), []
+    labels = [same(values[i]) for i in order]
+    counts, seen, shares = Counter(labels), Counter[Any](), []
     for label in (
         labels
     ):  # each label's rows lie at equal distances, so that every part has its share of them
@@ -286,8 +294,12 @@ def _index(task: TaskConfig, value: Any) -> int | None:
     if task.labels is not None:
         if value in task.labels and not isinstance(value, Written):
             return task.labels.index(value)
-        texts = [shown(label) for label in task.labels]
-        return texts.index(shown(value)) if shown(value) in texts else None
+        labels: list[Any] = [shown(label) for label in task.labels]
+        if (key := shown(value)) not in labels:
+            labels, key = [*map(same, task.labels)], same(value)
+        if key not in labels:  # True of Python's csv writer is true
+            labels, key = [*map(plain, task.labels)], plain(value)
+        return labels.index(key) if labels.count(key) == 1 else None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, str) and value.strip().isdecimal():

@@ -9,7 +9,7 @@ from typing import Any
 from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.conversations import JOINED, holds_conversations, parts_of
 from zo.tasks.reading import SPLITS, read_split, split_names
-from zo.tasks.rows import UNNAMED, Rows, Written
+from zo.tasks.rows import UNNAMED, Rows, Written, alike, same
 from zo.tasks.templates import MASK, columns, is_text, shown, task_columns, typed
 
 COLUMNS = {
@@ -29,6 +29,9 @@ IDENTIFIERS = ("id", "idx", "uid", "guid")
 MOST_LABELS = 100
 """Most classes; a column with more different labels has numbers or texts."""
 
+RARE, PART = 2, 10
+"""Classes of at most 2 rows are named if the largest has at least 10 times as many."""
+
 SHOWN = 8
 """Labels that a message lists."""
 
@@ -45,7 +48,7 @@ def completed(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
         pairs = list(zip(task.labels or (), task.words, strict=True))[:SHOWN]
         found = f"text {task.messages or task.prompt!r}, label {task.label!r}; "
         found += ", ".join(f"{label!r} is {word!r}" for label, word in pairs)
-        notes += _alike(task)
+        notes += [*_alike(task), *_rare(task, rows)]
     else:
         task = _completion(task, rows)
         parts = ("messages", "prompt", "completion")
@@ -60,7 +63,8 @@ def _with_splits(task: TaskConfig) -> TaskConfig:
         return task
     there = split_names(task)
     found = {k: next((n for n in TAKEN[k] if n in there), None) for k in wanted}
-    if task.train_split not in there and len(there) == 1:
+    held_out = {*SPLITS["validation"], *SPLITS["test"]}
+    if task.train_split not in there and len(there) == 1 and there[0] not in held_out:
         found["train_split"] = there[0]
     return replace(task, **found)  # type: ignore[arg-type]
 
@@ -101,8 +105,8 @@ def _labels(rows: Rows, label: str) -> tuple[list[Any], list[str]]:
     values = [v for v in rows.values(label) if v is not None and v == v and shown(v).strip()]
     if other := [type(value).__name__ for value in values if not is_text(value)]:
         raise TaskError(f"task.label: {label!r} holds a {other[0]}; a column with texts is needed")
-    by_text = {shown(value) if isinstance(value, Written) else value: value for value in values}
-    distinct = sorted(by_text, key=lambda v: (isinstance(v, str), v))
+    found = [shown(of) if isinstance(of, Written) else of for of in alike(values).values()]
+    distinct = sorted(found, key=lambda v: (isinstance(v, str), v))
     several = ""
     if len(distinct) > MOST_LABELS:
         several = f"{len(distinct)} different values, more than {MOST_LABELS}"
@@ -196,6 +200,21 @@ def _alike(task: TaskConfig) -> list[str]:
         for of in alike.values()
         if len(of) > 1
     ]
+
+
+def _rare(task: TaskConfig, rows: Rows) -> list[str]:
+    """Returns a warning for classes of one or two rows among much larger ones: often a header or a total."""
+    counts = Counter[Any]()
+    for value, count in Counter(rows.values(str(task.label))).items():
+        counts[same(value)] += count
+    most = max(counts.values())
+    found = [
+        of for of in task.labels or () if 0 < (n := counts[same(of)]) <= RARE and n * PART <= most
+    ]
+    if not found:
+        return []
+    named = ", ".join(f"{of!r} ({counts[same(of)]})" for of in found[:SHOWN])
+    return [f"task.label: classes of at most {RARE} rows: {named}; take out headers and totals"]
 
 
 def _duplicates(rows: Rows) -> list[str]:

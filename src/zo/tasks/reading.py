@@ -28,15 +28,26 @@ FORMATS = ("csv", "json", "parquet")
 SAVED = ("state.json", "dataset_dict.json")
 """Files in a directory written by ``save_to_disk`` of `datasets`."""
 
+SHOWN = 8
+"""Files of a split that a message lists."""
+
+NO_DATA = ("", ".md", ".py", ".yaml", ".yml", ".bib", ".cff", ".lock")
+"""Endings of files that nobody expects to be read."""
+
 Named: TypeAlias = tuple[str, Path]
 """The key that names a file, and the file."""
 
 SPLITS = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test", "testing", "eval", "evaluation"),
+    "test": ("test", "testing", "eval", "evaluation", "holdout"),
 }
 """Split -> words in the names of its files or directories."""
+
+SPLIT_WORD = {
+    split: re.compile(f"({'|'.join(words)})(set|data|file|split|s)?")
+    for split, words in SPLITS.items()
+}
 
 
 def read_split(task: TaskConfig, split: str) -> Rows:
@@ -109,9 +120,10 @@ def _load(task: TaskConfig, split: str) -> Rows:
     local = _local_files(task)
     if local is None:
         return _of_data_set(task, split)
-    left = [str(file) for _, file in local.pop("", [])]
+    said = _files_of(task, local)
+    local.pop("", None)
     if split not in local:
-        raise _no_split(task, split, local)
+        raise _no_split(task, split, local, said)
     parts = []
     for key, file in local[split]:
         try:
@@ -121,8 +133,20 @@ def _load(task: TaskConfig, split: str) -> Rows:
                 f"{key}: {file}: {error.strerror}; give a file that can be read"
             ) from None
     found = rows.joined(parts, [file for _, file in local[split]])
-    said = f"{task.path}: not read, since their format differs or their names name no split: {', '.join(left)}"
-    return replace(found, notes=[*found.notes, *[said] * bool(left)])
+    return replace(found, notes=[*found.notes, *[said] * bool(said)])
+
+
+def _files_of(task: TaskConfig, local: dict[str, list[Named]]) -> str:
+    """Returns a sentence about the files of each split and those left out; empty for files that the task names."""
+    if task.data_files or sum(map(len, local.values())) < 2:
+        return ""
+    listed = []
+    for split in sorted(local, key=lambda name: (not name, name)):
+        files = [str(file) for _, file in local[split]]
+        more = f" and {len(files) - SHOWN} more" * (len(files) > SHOWN)
+        why = "not read, since their format differs or their names name no split"
+        listed.append(f"{split or why}: {', '.join(files[:SHOWN])}{more}")
+    return f"{task.path}: {'; '.join(listed)}"
 
 
 def _local_files(task: TaskConfig) -> dict[str, list[Named]] | None:
@@ -166,23 +190,28 @@ def _of_directory(base: Path) -> dict[str, list[Named]] | None:
     Only the most frequent format counts. Other files are under an empty name. None without files.
     """
     names = {p: p.relative_to(base) for p in sorted(base.rglob("*")) if p.is_file()}
+    names = {p: name for p, name in names.items() if not re.search(r"(^|/)\.", str(name))}
     kinds = {p: ENDINGS[p.suffix.lower()] for p in names if p.suffix.lower() in ENDINGS}
-    kinds = {p: kind for p, kind in kinds.items() if not re.search(r"(^|/)\.", str(names[p]))}
     most = Counter(kinds.values()).most_common(1)
-    counted = [path for path, kind in kinds.items() if kind == most[0][0]]
+    counted = [path for path, kind in kinds.items() if (kind, most[0][1]) in most]
     splits = {path: _split_of(str(names[path])) for path in counted}
     if not any(splits.values()):
         splits = dict.fromkeys(counted, "train")
     found: dict[str, list[Named]] = {}
-    for path in kinds:
-        found.setdefault(splits.get(path, ""), []).append(("task.path", path))
-    return found or None
+    for path in names:
+        if path in kinds or path.suffix.lower() not in NO_DATA:
+            found.setdefault(splits.get(path, ""), []).append(("task.path", path))
+    return found if kinds else None
 
 
 def _split_of(name: str) -> str:
-    """Returns the split that a file's path names; empty if it names none."""
-    words = re.findall("[a-z]+", name.lower())
-    return next((split for word in words for split, of in SPLITS.items() if word in of), "")
+    """Returns the split that a file's name or else the nearest of its directories names; empty if none does."""
+    for part in reversed(Path(re.sub("(?i)h(eld|old)[-_ ]?out", "holdout", name)).parts):
+        for word in re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", part):
+            for split, pattern in SPLIT_WORD.items():
+                if pattern.fullmatch(word.lower()):
+                    return split
+    return ""
 
 
 def _of_data_set(task: TaskConfig, split: str | None) -> Any:
@@ -209,15 +238,19 @@ def _of_data_set(task: TaskConfig, split: str | None) -> Any:
         raise
     except Exception as error:  # the library raises a dozen kinds for "could not be loaded"
         raise _unreachable(task, split, error) from error
-    return found if split is None else rows.of_data_set(found)
+    if split is None:
+        return found
+    return replace(rows.of_data_set(found), source=f"split {split!r} of {_named(task)}")
 
 
-def _no_split(task: TaskConfig, split: str | None, there: Iterable[str]) -> TaskError:
+def _no_split(
+    task: TaskConfig, split: str | None, there: Iterable[str], said: str = ""
+) -> TaskError:
     """Returns the error for a split that the data do not have."""
     keys = ("train_split", "validation_split", "test_split")
     given = next((k for k in keys if getattr(task, k) == split), "train_split")
     right = f"must be one of {', '.join(there)}, the splits of {_named(task)}"
-    return TaskError(f"task.{given}={split}: {right}")
+    return TaskError(f"task.{given}={split}: {right}" + f" ({said})" * bool(said))
 
 
 def _named(task: TaskConfig) -> str:

@@ -8,24 +8,38 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from zo.tasks.config import TaskError
-from zo.tasks.templates import FIELDS
+from zo.tasks.templates import FIELDS, shown
 
 ENDINGS = {".csv": "csv", ".tsv": "csv", ".tab": "csv"}
 ENDINGS |= {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 """A number as json writes it."""
+DECIMAL = re.compile(r"\s*[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,4})?\s*")
 WHOLE = re.compile(r"0|-?[1-9][0-9]{0,999}")
 BLANK = re.compile(r"[ \t\r\n]*")
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
+
+NARROW = {
+    "float": np.float32,
+    "float32": np.float32,
+    "halffloat": np.float16,
+    "float16": np.float16,
+}
+"""Names of pyarrow's and of the library `datasets` -> type of numbers that a 64-bit float shows with foreign digits."""
+
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""Byte order marks."""
 
 CACHED = 1 << 26
 """Largest text file whose rows are cached, bytes: a task reads them twice."""
@@ -64,6 +78,7 @@ class Rows:
         classes: Column of class numbers -> names of the classes, if the data have them.
         notes: Sentences about the file.
         nothing: Text of a cell without a value in a template; None: an error.
+        source: Its file, or its split and data set, as messages name it.
     """
 
     names: Sequence[str]
@@ -72,6 +87,7 @@ class Rows:
     classes: Mapping[str, list[str]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     nothing: str | None = None
+    source: str = "the data"
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -79,6 +95,31 @@ class Rows:
     def select(self, indices: np.ndarray) -> Rows:
         """Returns some of the rows."""
         return replace(self, numbers=self.numbers[indices])
+
+    def with_classes_of(self, other: Rows) -> Rows:
+        """Returns the rows with the class numbers of other rows, which stand for the same names.
+
+        Raises:
+            TaskError: If the names of the classes differ.
+        """
+        new = {}
+        for name in self.classes.keys() & other.classes.keys():
+            here, there = self.classes[name], other.classes[name]
+            if sorted(here) != sorted(there):
+                raise TaskError(
+                    f"task.path: {other.source} and {self.source} name the classes of {name!r} differently:"
+                    f" {', '.join(there)} and {', '.join(here)}; give files with the same classes"
+                )
+            if here != there:
+                new[name] = {number: there.index(of) for number, of in enumerate(here)}
+        if not new:
+            return self
+
+        def cells(name: str, at: np.ndarray) -> list[Any]:
+            values = self.cells(name, at)
+            return [new[name].get(v, v) for v in values] if name in new else values
+
+        return replace(self, cells=cells, classes={**self.classes, **other.classes})
 
     def column(self, name: str) -> str | None:
         """Returns the column that a name, or the beginning of a name, refers to; None if there is none."""
@@ -124,8 +165,59 @@ def of_data_set(data: Any) -> Rows:
     """Returns the rows of a split that the library `datasets` has read."""
     named = {name: getattr(of, "names", None) for name, of in data.features.items()}
     classes = {name: of for name, of in named.items() if of}
-    cells = lambda name, at: list(data.select(at)[name][:])  # noqa: E731
+    types = {name: getattr(of, "dtype", "") for name, of in data.features.items()}
+    cells = lambda name, at: _shortest(data.select(at)[name][:], types[name])  # noqa: E731
     return Rows(data.column_names, np.arange(len(data)), cells, classes)
+
+
+def _shortest(values: Sequence[Any], dtype: str) -> list[Any]:
+    """Returns the values; those of a type below 64 bits as the shortest decimal number that stands for them."""
+    if (narrow := NARROW.get(dtype)) is None:
+        return list(values)
+    return [None if v is None else float(str(narrow(v))) for v in values]
+
+
+def _distinct(names: Sequence[str], file: Path, what: str = "the header") -> None:
+    """Raises ValueError if a column's name stands twice."""
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise ValueError(f"{what} of {file} has {twice[0]!r} twice; rename one")
+
+
+def _no_header_below(names: Sequence[str], rows: Iterable[Sequence[Any]], file: Path) -> None:
+    """Raises ValueError if a row repeats the names of its columns, as in two files written one after the other."""
+    header = [plain(name) for name in names]
+    for i, cells in enumerate(rows):
+        if len(header) > 1 and all(map(lambda n, of: plain(of) == n, header, cells)):
+            raise ValueError(
+                f"row {i} of {file}, counted from 0, repeats the names of the columns; take it out"
+            )
+
+
+def plain(value: Any) -> str:
+    """Returns a cell's visible text without case and outer spaces."""
+    return _visible(shown(value)).strip().casefold()
+
+
+def _visible(text: str) -> str:
+    """Returns a text under NFKC, without format characters, which cannot be seen."""
+    if text.isascii():
+        return text
+    text = unicodedata.normalize("NFKC", text)
+    return "".join(of for of in text if unicodedata.category(of) != "Cf")
+
+
+def same(value: Any) -> Any:
+    """Returns what two labels have in common that are the same to a reader: a number's value, or the visible text."""
+    text = _visible(shown(value))
+    return Decimal(text) if DECIMAL.fullmatch(text) else text
+
+
+def alike(labels: Iterable[Any]) -> dict[Any, Any]:
+    """Returns the first of the labels that are the same to a reader, whole numbers before others, by `same`."""
+    found: dict[Any, Any] = {}
+    for label in sorted(dict.fromkeys(labels), key=lambda of: not isinstance(of, int)):
+        found.setdefault(same(label), label)
+    return found
 
 
 def joined(parts: Sequence[Rows], files: Sequence[Path]) -> Rows:
@@ -143,6 +235,7 @@ def joined(parts: Sequence[Rows], files: Sequence[Path]) -> Rows:
                 f"task.path: {files[0]} and {file} differ in the columns {', '.join(sorted(other))}; give files with"
                 " equal columns"
             )
+    parts = [rows.with_classes_of(first) for rows in parts]
     column = functools.cache(lambda name: [v for rows in parts for v in rows.values(name)])
     notes = [note for rows in parts for note in rows.notes]
     whole = _whole(first.names, sum(map(len, parts)), column)
@@ -174,7 +267,7 @@ def read(file: Path, key: str, given: str | None = None) -> Rows:
     if not len(rows):
         below = " below its header" if kind == "csv" else ""
         raise TaskError(f"{key}: {file} has no rows{below}")
-    return rows
+    return replace(rows, source=str(file))
 
 
 def _format(file: Path, key: str, given: str | None) -> str:
@@ -183,6 +276,8 @@ def _format(file: Path, key: str, given: str | None) -> str:
         begin = stream.read(4096)
     if not begin:
         raise TaskError(f"{key}: {file} is empty")
+    if begin.startswith(UTF16):
+        begin = begin.decode("utf-16", errors="ignore").encode()
     begin = begin.lstrip(b"\xef\xbb\xbf \t\r\n")
     found = ""
     if begin.startswith(b"PAR1"):
@@ -203,8 +298,9 @@ def _format(file: Path, key: str, given: str | None) -> str:
 @functools.lru_cache(maxsize=2)  # by content
 def _of_text(content: bytes, kind: str, file: Path) -> Rows:
     """Returns the rows of a csv or json file; raises ValueError with the reason."""
+    encoding = "utf-16" if content.startswith(UTF16) else "utf-8-sig"
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode(encoding)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ValueError(
@@ -223,17 +319,31 @@ def _parquet(file: Path) -> Rows:
     except pyarrow.ArrowInvalid as error:
         raise ValueError(f"{file} cannot be read ({error}); write it again") from None
     schema = opened.schema_arrow
+    _distinct(schema.names, file, "the schema")
     about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = about.get("info", {}).get("features", {})
     named = {n: of["names"] for n, of in features.items() if isinstance(of, dict) and "names" in of}
     column = functools.cache(lambda name: opened.read(columns=[name]).column(name))
-    cells = lambda name, at: column(name).take(pyarrow.array(at)).to_pylist()  # noqa: E731
+
+    def cells(name: str, at: np.ndarray) -> list[Any]:
+        values = column(name).take(pyarrow.array(at)).to_pylist()
+        return _shortest(values, str(schema.field(name).type))
+
     return Rows(schema.names, np.arange(opened.metadata.num_rows), cells, named)
 
 
 def _json(text: str, file: Path) -> Rows:
     """Returns the rows of a json array or of consecutive objects; a missing key is None."""
-    decoder = json.JSONDecoder(parse_float=Written, parse_constant=float)
+
+    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            _distinct([name for name, _ in pairs], file, "an object")
+        return found
+
+    decoder = json.JSONDecoder(
+        parse_float=Written, parse_constant=float, object_pairs_hook=object_of
+    )
     text = text.strip(" \t\r\n")
     rows: list[Any] = []
     at = 0
@@ -257,6 +367,7 @@ def _json(text: str, file: Path) -> Rows:
                 f"row {i} of {file}, counted from 0, has an invalid character (a lone surrogate)"
             )
     names = dict.fromkeys(name for row in rows for name in row)
+    _no_header_below([*names], ([row.get(name) for name in names] for row in rows), file)
     columns = {name: [row.get(name) for row in rows] for name in names}
     return _whole([*names], len(rows), columns.__getitem__)
 
@@ -276,8 +387,7 @@ def _csv(text: str, file: Path) -> Rows:
     rows = [cells for _, cells in records]
     header = rows.pop(0) if rows else []
     names = [name or f"{UNNAMED}{i}" for i, name in enumerate(header)]
-    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise ValueError(f"the header of {file} has {twice[0]!r} twice; rename one")
+    _distinct(names, file)
     if other := [(line, cells) for line, cells in records if len(cells) != len(names)]:
         line, cells = other[0]
         commas = {",": "commas", "\t": "tabs"}.get(delimiter, f"{delimiter!r}")
@@ -288,6 +398,7 @@ def _csv(text: str, file: Path) -> Rows:
             f"{len(other)} rows of {file} do not have the {len(names)} columns of its header (the first in line"
             f" {line + bool(given)}: {len(cells)}); {remedy}"
         )
+    _no_header_below(names, rows, file)
     columns = dict(zip(names, map(_numbers, zip(*rows, strict=True)), strict=False))
     lines = sum(1 for line in io.StringIO(body, newline="") if line.strip("\r\n")) - 1
     said = f"{file}: {lines} lines below the header are {len(rows)} rows; texts in quotes have line breaks"
