@@ -32,6 +32,7 @@ from zo.config.checks import value_of
 from zo.config.command_line import CommandLine
 from zo.config.composition import parse
 from zo.config.identity import id_of, identity, input_files
+from zo.differences import differing, in_facet
 from zo.lm.baselines import ZeroShotConfig
 from zo.record.appender import Appender
 from zo.run.multirun import OF_NO_RUN
@@ -74,7 +75,8 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
         given = {key: value_of(cfg, key) for key in dict.fromkeys((*asked.swept, *of_lines))}
         given = {key: value for key, value in given.items() if value is not None}
         untrained = isinstance(cfg.optimizer, ZeroShotConfig) and not asked.sweep
-        varied = [] if untrained else [key for key in given if key in asked.swept or key in own]
+        varied = [key for key in given if key in asked.swept or key in own]
+        varied = [key for key in varied if in_facet(key) or not untrained]
         lines[name] = {
             "sweep": sweep,
             "run_id": name,
@@ -170,11 +172,6 @@ def _digest(decisive: Mapping[str, Any], without: Sequence[str]) -> str:
 
 def _drop_redundant(cells: Sequence[Cell], typed: Sequence[str]) -> None:
     """Removes from `variant` what was typed and follows from the choice of model, task, method and precision."""
-    groups: dict[tuple[str, ...], list[Cell]] = {}
+    kept = differing([cell | cell["variant"] for cell in cells], COORDINATES[:4])
     for cell in cells:
-        groups.setdefault(tuple(cell[key] for key in COORDINATES[:4]), []).append(cell)
-    for several in groups.values():
-        for key in typed:
-            if len({json.dumps(cell["variant"].get(key)) for cell in several}) == 1:
-                for cell in several:
-                    cell["variant"].pop(key, None)
+        cell["variant"] = {k: v for k, v in cell["variant"].items() if k in kept or k not in typed}

@@ -8,12 +8,14 @@ from typing import Any
 
 from launch.manifest import Cell, manifest
 from launch.records import Record, early_death, written_since_given
-from zo.config import ConfigError, RunConfig, command_line
+from zo.config import ConfigError, RunConfig, command_line, identity_settings
 from zo.config.checks import Problem
 from zo.config.command_line import CommandLine
+from zo.differences import in_facet
 from zo.lm.baselines import ZeroShotConfig
 from zo.run.multirun import set_group
 from zo.run.store.atomic import read_json
+from zo.run.store.directory import flat
 from zo.run.store.lock import holder
 
 ENDED = ("finished", "collapsed")  # a collapsed run is a result: it counts as *
@@ -82,11 +84,12 @@ class Sweep:
 
 
 def untrained(configs: Sequence[RunConfig]) -> Iterator[RunConfig]:
-    """Yields a zero-shot run for each model, task and precision of typed runs, unless one was typed."""
-    places: dict[tuple[str, str, str], RunConfig] = {}
+    """Yields a zero-shot run for each facet of typed runs, unless one was typed."""
+    places: dict[str, RunConfig] = {}
     typed = set()
     for cfg in configs:
-        place = cfg.model.name, cfg.task.name, cfg.precision.name
+        facet = {k: v for k, v in flat(identity_settings(cfg)).items() if in_facet(k)}
+        place = str(sorted(facet.items()))
         places.setdefault(place, cfg)
         if cfg.steps == 0 or isinstance(cfg.optimizer, ZeroShotConfig):
             typed.add(place)

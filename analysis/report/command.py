@@ -125,19 +125,24 @@ def tables(call: Call) -> Paths:
     names = asked or sorted(groups)
     filled = call.filled()
     failed: list[str] = []  # a sweep that cannot be shown leaves the others as they are
+    shown = False
     for name in progress(names, "tables and figures"):
         try:
-            yield from _sweep(call, name, filled)
+            for path in _sweep(call, name, filled):
+                shown = True
+                yield path
         except LogError as error:
             failed.append(str(error))
+    if failed and not shown:
+        raise LogError("; ".join(failed))
+    if failed:
+        print("not shown: " + "; ".join(failed), file=sys.stderr)
     if numbers := [number for number, sweeps in SWEEPS.items() if {*sweeps} & {*names}]:
         yield from _paper(call, numbers, full=False)
     if not asked:
         yield write_runs(call.frames.runs, call.results)
         for figure in curves.single_run_figure(call.frames):
             yield from write(figure, call.results / "single_runs")
-    if failed:
-        raise LogError("; ".join(failed))
 
 
 def _sweep(call: Call, name: str, filled: pd.DataFrame) -> Paths:

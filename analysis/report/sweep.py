@@ -212,11 +212,9 @@ def _p_over_seeds(row: Row, base: Row, runs: dict[str, Row]) -> float | None:
 
 def _p(run: Row | None, zero: Row | None) -> float | None:
     """McNemar's test of two single runs that logged predictions of the same test examples."""
-    if run is None or zero is None or None in (run["labels"], zero["labels"]):
+    if run is None or zero is None or not run["labels"] or run["labels"] != zero["labels"]:
         return None
     mine, other = (right_answers(one) for one in (run, zero))
-    if run["labels"] != zero["labels"]:
-        return None
     return sign_test(int((mine & ~other).sum()), int((other & ~mine).sum()))
 
 

@@ -5,7 +5,7 @@ no renderer reads numbers out of text. Footnotes get their letters when a table 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from textwrap import wrap
 from typing import Any
@@ -18,6 +18,7 @@ from rich.text import Text
 
 ABSENT, COLLAPSED = "–", "*"
 RAISED, PLAIN = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", "abcdefghijklmnoprstuvwxyz"
+BREAKS = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 WIDEST = 1000  # columns of a terminal that a table may need
 SIGNS = r"− $-$ – -- × $\times$ ± $\pm$ ² $^2$ ⁹ $^9$ → $\to$ ← $\leftarrow$ ≥ $\geq$ ≤ $\leq$ ε $\varepsilon$"
 SIGNS += r" σ $\sigma$ θ $\theta$ < $<$"
@@ -88,7 +89,8 @@ class Table:
     def frame(self) -> pd.DataFrame:
         """The cells."""
         cells = [
-            [cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows
+            [replace(cell, text=one_line(cell.text)) for cell in map(_as_cell, row)]
+            for row in self.rows
         ]
         return pd.DataFrame(cells, columns=pd.Index(list(self.columns), dtype=object), dtype=object)
 
@@ -120,7 +122,17 @@ class Table:
     @property
     def below(self) -> list[str]:
         """The lines below the table: footnotes, then the caption."""
-        return [*(f"{_letter(i)} {note}" for i, note in enumerate(self.notes)), *self.caption]
+        notes = (f"{_letter(i)} {note}" for i, note in enumerate(self.notes))
+        return [*map(one_line, (*notes, *self.caption))]
+
+
+def one_line(text: str) -> str:
+    """Text with its line breaks written out, as in `task.prompt`: a row of a table is one line."""
+    return "".join(repr(sign)[1:-1] if sign in BREAKS else sign for sign in text)
+
+
+def _as_cell(cell: Cell | str) -> Cell:
+    return cell if isinstance(cell, Cell) else Cell(cell)
 
 
 def _made(row: Row, column: Column) -> Cell | str:

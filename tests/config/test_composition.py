@@ -60,3 +60,19 @@ def test_runs_share_nothing_that_can_be_changed():
     (again,) = command_line.runs(["optimizer=mezo", "seed=0"])
     for run in (second, again):
         assert (run.model.lr_grid["mezo"] != [], run.tracking.group) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("typed", "values"),
+    [
+        ("lr=range(0.0008,0.0032,0.0008)", [0.0008, 0.0016, 0.0024]),
+        ("lr=range(0.0008,0.0024,0.0008)", [0.0008, 0.0016]),  # without its end
+        ("lr=range(1e-3,4e-4,-2e-4)", [1e-3, 8e-4, 6e-4]),
+        ("seed=range(1,4)", [1, 2, 3]),
+        ("seed=sort(range(1,4),reverse=true)", [3, 2, 1]),
+    ],
+)
+def test_a_range_has_the_values_that_one_would_type(typed, values):
+    key = typed.partition("=")[0]
+    runs = command_line.runs(["optimizer=mezo", typed], multirun=True)
+    assert [getattr(run, key) for run in runs] == values

@@ -56,6 +56,9 @@ def test_a_line_is_that_of_a_run_and_has_the_command_that_makes_it_alone(
         (["steps=0", "seed=1,2"], 0),
         (["lr=1e-4"], 0),
         (["sweep=table5_a"], 0),
+        (["task.prompt='{text} A','{text} B'", "optimizer=mezo,bszo"], 2),
+        (["adapter=none,lora", "lr=1e-4"], 2),
+        (["optimizer.eps=1e-3,1e-2", "batch_size=4,8"], 1),
     ],
 )
 def test_typed_runs_have_one_of_the_untrained_model_for_each_task(typed, added):

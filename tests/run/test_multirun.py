@@ -86,3 +86,22 @@ def test_a_run_that_another_process_makes_is_no_failure(make_run, capsys):
     said = capsys.readouterr().out
     assert "1 of 2 runs ended, 1 made by another process, 0 failed" in said
     assert said.count("run 1 of 2") == 2, "it is tried again at the end"
+
+
+def test_a_file_that_is_replaced_meanwhile_fails_the_later_runs(
+    make_run, before_steps, reviews_csv, tmp_path, capsys
+):
+    data = tmp_path / "own.csv"
+    data.write_text(reviews_csv.read_text())
+
+    def replace(session, step):
+        data.write_text("\n".join(reviews_csv.read_text().splitlines()[:-3]) + "\n")
+
+    before_steps(replace)
+    given = f"task.data_files.train={data}", "steps=1"
+    multirun = Multirun([make_run(f"seed={seed}", *given) for seed in (0, 1, 2)])
+    assert multirun.run() == 1
+    why = "task.data_files.train: the content has changed since this multirun began"
+    assert [multirun.errors[i].startswith(why) for i in (1, 2)] == [True, True]
+    (begun,) = (path.name for path in (tmp_path / "out").glob("mezo-*"))
+    assert capsys.readouterr().out.count(begun) >= 1, "the list names the run that there is"

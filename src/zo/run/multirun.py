@@ -17,10 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from zo.config import RunConfig, identity_settings
-from zo.config.identity import check_paths
+from zo.config.identity import check_paths, input_files
+from zo.differences import differing
 from zo.run.command import import_wandb
 from zo.run.logs.progress import Screen
-from zo.run.store.directory import directory_of, flat
+from zo.run.store.directory import InputsError, directory_of, flat
 from zo.tasks.measures import in_summary
 
 NAME_LENGTH = 48
@@ -53,6 +54,8 @@ class Multirun:
     elsewhere: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.files = [input_files(cfg) for cfg in self.runs]
+        self.names = [directory_of(cfg).name for cfg in self.runs]
         self.named = differences(self.runs)
         self.keys = list(dict.fromkeys(key for names in self.named for key in names))
 
@@ -94,6 +97,7 @@ class Multirun:
                 screen.say(self._title(i))
                 try:
                     requests.heed()
+                    self._check_files(i)
                     self.summaries[i] = runner.run(cfg)
                     self.elsewhere.discard(i)
                 except (signals.Interrupted, KeyboardInterrupt) as request:
@@ -110,6 +114,15 @@ class Multirun:
                     self._fail(i, f"{type(error).__name__}: {error}")
         return None
 
+    def _check_files(self, i: int) -> None:
+        """Raises InputsError if a file of a run is not as when the multirun began: seeds would be of different data."""
+        now = input_files(self.runs[i])
+        if changed := [key for key, was in self.files[i].items() if now.get(key, was) != was]:
+            raise InputsError(
+                f"{changed[0]}: the content has changed since this multirun began; put the old content back, "
+                "or repeat the command to make all runs from what is there now"
+            )
+
     def show(self, screen: Screen) -> None:
         """Prints the table of results, and below it why runs failed."""
         if not screen.console.is_terminal:
@@ -120,7 +133,7 @@ class Multirun:
             table.add_column(key, justify="right" if right else "left", overflow="fold")
         for i, summary in self.summaries.items():
             names = [Text(self.named[i].get(key, "")) for key in self.keys]
-            table.add_row(*names, *_results(summary), Text(directory_of(self.runs[i]).name))
+            table.add_row(*names, *_results(summary), Text(self.names[i]))
         screen.console.print()
         if self.summaries:
             screen.console.print(table)
@@ -193,20 +206,12 @@ def differences(runs: Sequence[RunConfig]) -> list[dict[str, str]]:
     """
     plain = [
         {
-            key: f"{v:g}" if isinstance(v, float) else str(v)
+            key: f"{v:g}" if isinstance(v, float) else repr(str(v))[1:-1]
             for key, v in flat(identity_settings(cfg)).items()
         }
         for cfg in runs
     ]
-    names = [f"{group}.name" for group in GROUPS]
-    wanted = []
-    for key in dict.fromkeys(key for settings in plain for key in settings):
-        values: dict[tuple[str, ...], set[str]] = {}
-        for settings in plain:
-            choice = () if key in names else tuple(settings[name] for name in names)
-            values.setdefault(choice, set()).add(settings.get(key, ""))
-        if any(len(different) > 1 for different in values.values()):
-            wanted.append(key)
+    wanted = differing(plain, [f"{group}.name" for group in GROUPS])
     shown = _shortened(wanted)
     return [{shown[k]: settings[k] for k in wanted if k in settings} for settings in plain]
 

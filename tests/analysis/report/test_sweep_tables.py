@@ -12,7 +12,7 @@ from analysis.report.command import main
 from analysis.report.figures.curves import AXES, validation
 from analysis.report.figures.histories import read
 from analysis.report.sweep import method_frame, method_table
-from analysis.report.table import Table, show
+from analysis.report.table import Table, markdown, show
 from analysis.select.cell_runs import fill
 from analysis.select.trials import of_name
 from tests.analysis.make_frames import expected, made_frames
@@ -115,11 +115,22 @@ def test_where_leaves_runs_out(
     assert capsys.readouterr() == ("", said)
 
 
+def test_a_prompt_with_a_line_break_stays_in_its_row() -> None:
+    made = Table("t", ["prompt", "n"], [["{text}\nIt is", "1"]], caption=["a\r\nb"])
+    assert "| {text}\\nIt is | 1 |\n\na\\r\\nb\n" in markdown(made)
+
+
 def test_a_tasks_own_measure_has_a_table_and_a_broken_sweep_leaves_the_others(
     logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A completion's runs have no accuracy; the other sweep logs predictions that its accuracy contradicts."""
-    frames = made_frames(expected("texts", optimizer=["mezo", "bszo"], lr=[1e-4, 1e-3]))
+    """A completion's runs have no accuracy; the other sweep logs predictions that its accuracy contradicts.
+
+    The status is that of what was asked for: 0 while something could be made.
+    """
+    texts = expected("texts", optimizer=["zero_shot", "mezo", "bszo"], lr=[1e-4, 1e-3])
+    texts.loc[texts["optimizer"] == "zero_shot", ["steps", "lr"]] = 0, 0.0
+    frames = made_frames(texts.drop_duplicates(["optimizer", "lr"]))
+    frames.runs[["best/test_predictions", "test/labels"]] = ""
     names = {f"best/{split}_accuracy": f"best/{split}_rouge_l" for split in ("val", "test")}
     both = expected("broken", optimizer=["zero_shot", "mezo"], lr=[1e-3])
     both.loc[both["optimizer"] == "zero_shot", ["steps", "lr"]] = 0, 0.0
@@ -127,8 +138,10 @@ def test_a_tasks_own_measure_has_a_table_and_a_broken_sweep_leaves_the_others(
     runs = pd.concat([frames.runs.rename(columns=names), broken], ignore_index=True)
     runs.to_parquet(tmp_path / "runs.parquet")
     asked = ["tables", "--runs", str(tmp_path / "runs.parquet"), "--results", str(tmp_path / "r")]
-    assert main(asked) == 2
-    assert "logs a test accuracy of 0.123" in capsys.readouterr().err
+    assert main(asked) == 0
+    assert "not shown: " in (said := capsys.readouterr().err)
+    assert "logs a test accuracy of 0.123" in said
+    assert main([asked[0], "broken", *asked[1:]]) == 2
     page = (tmp_path / "r" / "texts" / "table.md").read_text()
     assert "| val. rouge l %, n=500 | test rouge l %, n=400 |" in page
     assert "| 40 | 70.0 | 70." in page
