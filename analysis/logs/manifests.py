@@ -3,7 +3,7 @@
 One frame, a row per cell: the keys of a manifest's line, `variant` and `inputs` as JSON texts, and `current`, False for
 a line that a newer one replaces. Replaced are, of one sweep, lines of other data than the newest of the same model,
 task and precision, lines of other code or settings than the newest of the same method and variant, and all but the
-newest line of a cell.
+newest line of a cell, or of a run that two lines name: each run is one cell of a sweep.
 """
 
 import json
@@ -67,7 +67,7 @@ def cells(lines: Iterable[Line]) -> pd.DataFrame:
     kept = frame[frame["data"] == _last(frame, facet, "data")]
     kept = kept[kept["own"] == _last(kept, CELL[:-2], "own")]
     kept = kept[(kept["line"] == "") | (kept["changed"] == _last(kept, ["sweep"], "changed"))]
-    kept = kept.drop_duplicates(CELL, keep="last")
+    kept = kept.drop_duplicates(CELL, keep="last").drop_duplicates(["sweep", "run_id"], keep="last")
     frame = frame.assign(current=frame.index.isin(kept.index))
     return frame.drop(columns=["data", "facet", "own"])
 

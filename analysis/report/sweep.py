@@ -4,7 +4,8 @@ Files in DIR/<sweep>/ are table.{csv,md,tex}, grid.{csv,md} and runs.csv; the pa
 files hold what the runs logged, unrounded, in the units of docs/reference/run-directory.md.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from analysis.report.markdown import csv, table_texts, write_texts
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Column, Row, Table, console, number, show
 from analysis.select.cell_runs import EDGE, LOWER, OF_UNIT, choose, over_seeds, right_answers
 from analysis.select.provenance import foot, sources
-from analysis.select.trials import FACET, Trials
+from analysis.select.trials import FACET, Trials, in_words
 from analysis.stats.inference import paired_estimates, sign_test, wilson_interval
 
 CAPTION = (
@@ -26,7 +27,7 @@ CAPTION = (
     "Time per step: median. Passes: forward passes of training, without evaluation."
 )
 SEEDS = "Accuracies: mean ± sample standard deviation over the n finished seeds, without interval and test."
-BASE = "mezo"
+BASE, MAJORITY = "mezo", "majority"
 BEST = "→ "
 NAMES = {"optimizer": "method", "val_mean": "val_accuracy", "test_mean": "test_accuracy"}
 """Column of `over_seeds` -> column of the tables."""
@@ -68,26 +69,31 @@ def method_frame(trials: Trials) -> pd.DataFrame:
     means = over_seeds(choose(_named(trials.table))).rename(columns=NAMES)
     runs: dict[str, Row] = {row["run_id"]: row for row in trials.table.to_dict("records")}
     rows: list[Any] = means.to_dict("records")
-    untrained = {_place(row): row for row in rows if row["method"] == ZERO_SHOT}
+    untrained = {row["facet"]: row for row in rows if row["method"] == ZERO_SHOT}
     best: dict[tuple[Any, ...], Row] = {}
     for row in sorted(rows, key=_validated, reverse=True):  # of equal ones the first
-        best.setdefault((row["method"], *_place(row)), row)
+        best.setdefault((row["method"], row["facet"]), row)
     for row in rows:
         run = runs.get(row["run_ids"]) if row["seeds"] == 1 else None
-        zero = untrained.get(_place(row))
+        zero = untrained.get(row["facet"])
         if run is not None and row["measure"] == "accuracy":
             right = round(run["test_accuracy"] * run["test_n"])
             row["test_low"], row["test_high"] = wilson_interval(right, int(run["test_n"]))
-        if zero is not None and zero is not row:
+        if zero is not None and zero is not row and _same_rows(row, zero, runs):
             gain = _factor(row) * (row["test_accuracy"] - zero["test_accuracy"])
             row |= {"gain_points": round(gain, 10), "p_mcnemar": _p(run, runs.get(zero["run_ids"]))}
-        mezo = best.get((BASE, *_place(row)))
-        row["best_setting"] = best[row["method"], *_place(row)] is row
-        if mezo is not None and row["method"] not in (BASE, *UNTRAINED):
+        mezo = best.get((BASE, row["facet"]))
+        row["best_setting"] = best[row["method"], row["facet"]] is row
+        if (
+            mezo is not None
+            and row["method"] not in (BASE, *UNTRAINED)
+            and _same_rows(row, mezo, runs)
+        ):
             row["p_mezo"] = _p_over_seeds(row, mezo, runs)
     if trials.typed:
         rows += _majority(trials.table)
-    frame = pd.DataFrame(rows, columns=list(dict.fromkeys([*means.columns, *NUMBERS])))
+    columns = dict.fromkeys([*means.columns.drop("facet"), *NUMBERS])
+    frame = pd.DataFrame(rows, columns=list(columns))
     frame["lr"] = frame["lr"].where(~frame["method"].isin(UNTRAINED))
     return frame.convert_dtypes()  # whole numbers stay whole where there are gaps
 
@@ -105,7 +111,7 @@ def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
     several_seeds = frame["seeds"].max() > 1
     digits = ".2f" if several_seeds else ".1f"
     unit = _unit(frame)
-    settings = bool(frame.duplicated(["model", "task", "precision", "method"]).any())
+    settings = bool((~frame.loc[frame["method"] != MAJORITY, "best_setting"]).any())
 
     def heading(words: str, key: str) -> str:
         sizes = frame[key].dropna().unique()
@@ -177,17 +183,21 @@ def _named(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(optimizer=table["method"].map(plain), variant=variants)
 
 
-def _place(row: Row) -> tuple[Any, ...]:
-    return row["model"], row["task"], row["precision"]
+def _same_rows(row: Row, other: Row, runs: Mapping[str, Row]) -> bool:
+    """Whether the runs of two rows were tested on the same examples, as far as they logged them."""
+    both = [runs[i] for i in f"{row['run_ids']} {other['run_ids']}".split()]
+    logged = {one["labels"] for one in both} - {None, ""}
+    return len({one["test_n"] for one in both if pd.notna(one["test_n"])}) <= 1 and len(logged) <= 1
 
 
 def _majority(table: pd.DataFrame) -> Iterator[Row]:
-    """A row for each model, task and precision: the share of the test examples that are of the largest class."""
-    known = table[table["labels"].notna()].drop_duplicates(["model", "task", "precision"])
+    """A row for each facet: the share of the test examples that are of the largest class."""
+    known = table[~table["labels"].isin([None, ""])].drop_duplicates("facet")
     for run in known.to_dict("records"):
         most = max(run["labels"].count(label) for label in set(run["labels"]))
         row = {key: run[key] for key in ("sweep", "model", "task", "precision", "test_n")}
-        row |= {"method": "majority", "variant": "", "status": "finished", "measure": "accuracy"}
+        row |= {"method": MAJORITY, "status": "finished", "measure": "accuracy"}
+        row |= {"variant": in_words(json.loads(run["facet"])[-1])}
         row |= {"n": 1, "seeds": 1, "lacking": 0, "at_edge": False, "best_setting": False}
         yield row | {"collapsed": 0, "run_ids": "", "test_accuracy": most / len(run["labels"])}
 

@@ -13,7 +13,7 @@ of them have; the mean decides, of equal ones the smaller rate. A run that faile
 collapsed run has ended and counts as an accuracy of 0; a rate of which every seed collapsed is never chosen. With
 one seed that is the paper's protocol: a collapsed run is never chosen while another one has finished.
 
-A run without steps has no seed: however often it was made, it counts as one run.
+The untrained model has no seed: however often it was evaluated, it counts as one run.
 """
 
 import json
@@ -25,6 +25,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.logs.run_file import LogError
+from analysis.paper.names import ZERO_SHOT
+from analysis.select.provenance import plain
+from zo.differences import in_facet
 
 ROOT = Path(__file__).parents[2]
 STATUSES = ("finished", "collapsed", "unfinished", "missing", "duplicated", "incomplete")
@@ -76,7 +79,7 @@ TAKEN = {
 """Column of a filled cell -> column of the runs frame."""
 
 OVER_SEEDS = (
-    "measure",
+    *("facet", "measure"),
     *("lr", "at_edge", "n", "seeds", "test_mean", "test_std", "val_mean", "val_std", "val_loss"),
     *(*MEDIANS, "collapsed", "status", "grid", "lacking", "run_ids"),
 )
@@ -118,12 +121,36 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     lost |= of_answers & (filled["measure"] == "accuracy")
     status = status.where(~((status == "finished") & lost), "incomplete")
     filled.insert(len(expected.columns), "status", status.astype(object))
+    _complete_variants(filled, by_id)
     varied = [
         {key.rpartition(".")[2]: value for key, value in json.loads(text).items()}
         for text in filled["variant"]
     ]
     filled[list(VARIED)] = pd.DataFrame(varied, filled.index).reindex(columns=VARIED)
     return choose(filled)
+
+
+def _complete_variants(filled: pd.DataFrame, by_id: pd.DataFrame) -> None:
+    """Gives all variants of a sweep the same keys, out of the runs' configurations, and adds `facet`.
+
+    A key that a later command began to vary is one of the earlier runs, too. A facet is what is measured, and on what,
+    as JSON text: model, task and precision, and those keys of the variant that `in_facet` names.
+    """
+    variants = [json.loads(text) for text in filled["variant"]]
+    rows = list(zip(filled["sweep"], filled["run_id"], filled["steps"], variants, strict=True))
+    keys: dict[str, set[str]] = {}
+    for sweep, _, _, variant in rows:
+        keys.setdefault(sweep, set()).update(variant)
+    facets = []
+    for sweep, run, steps, variant in rows:
+        for key in sorted(keys[sweep] - variant.keys()):
+            known = by_id[key].get(run) if key in by_id else None
+            if pd.notna(known) and (steps or in_facet(key)):
+                variant[key] = plain(known)
+        facets.append({key: value for key, value in variant.items() if in_facet(key)})
+    filled["variant"] = [json.dumps(variant, sort_keys=True) for variant in variants]
+    places = zip(*(filled[key] for key in ("model", "task", "precision")), facets, strict=True)
+    filled["facet"] = [json.dumps(place, sort_keys=True) for place in places]
 
 
 def _take_measure(filled: pd.DataFrame, by_id: pd.DataFrame) -> None:
@@ -185,18 +212,18 @@ def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
     """One row per setting, or per setting and `more`, as `seed`.
 
     Returns:
-        The columns SETTING, `more` and VARIED; `lr` (NaN without one), `at_edge`; `n` and `seeds`, the seeds whose run
-        at that rate has finished and those expected, 1 without steps; `test_mean`, `test_std` (ddof 1), `val_mean`,
-        `val_std` over the n seeds, fractions; mean of `val_loss`; medians of MEDIANS; `collapsed`, seeds whose run at
-        that rate is so, or whose whole grid where there is no rate; `status`: `finished` if n > 0, `collapsed` if all
-        seeds are, else the first other one; `grid`, the runs of all learning rates, and `lacking`, those of them that
-        have not ended; `run_ids` of the n runs.
+        The columns SETTING, `more` and VARIED; `facet`; `lr` (NaN without one), `at_edge`; `n` and `seeds`, the seeds
+        whose run at that rate has finished and those expected, 1 of the untrained model; `test_mean`, `test_std`
+        (ddof 1), `val_mean`, `val_std` over the n seeds, fractions; mean of `val_loss`; medians of MEDIANS;
+        `collapsed`, seeds whose run at that rate is so, or whose whole grid where there is no rate; `status`:
+        `finished` if n > 0, `collapsed` if all seeds are, else the first other one; `grid`, the runs of all learning
+        rates, and `lacking`, those of them that have not ended; `run_ids` of the n runs.
     """
     rows = []
     for _, setting in runs.groupby([*SETTING, *more], sort=False, dropna=False):
         first = setting.iloc[0]
-        trains = (setting["steps"] > 0).any()
-        grid = setting if trains else setting[setting["seed"] == first["seed"]]
+        seeded = first["optimizer"] != ZERO_SHOT
+        grid = setting if seeded else setting[setting["seed"] == first["seed"]]
         grid = grid.sort_values("seed", kind="stable")
         at_rate = grid[grid["chosen"]].drop_duplicates("seed")
         ended = at_rate if len(at_rate) else grid
@@ -206,6 +233,7 @@ def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
         rows.append(
             {
                 **first[[*SETTING, *more, *VARIED]],
+                "facet": first["facet"],
                 "measure": measure_of(setting),
                 "lr": at_rate["lr"].iloc[0] if len(at_rate) else np.nan,
                 "at_edge": bool(first["at_edge"]),

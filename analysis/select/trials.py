@@ -6,7 +6,7 @@ values of its k (or of what else varies) share a panel, as methods do elsewhere.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from analysis.logs.run_file import LogError
 from analysis.paper.names import LABELS, UNTRAINED, method_order, variant_name
 from analysis.select.cell_runs import fill, shortfall
 from analysis.select.provenance import plain
+from zo.differences import differing, in_facet
 
 FACET = ("model", "task", "precision", "variant")
 NO_VARIANT = (
@@ -26,9 +27,8 @@ NO_VARIANT = (
 )
 """Configuration that decides no number, or has a column of its own; with what lies below it."""
 SHORT = {"optimizer.k": "k", "optimizer.m": "m", "optimizer.adaptive_noise": "adaptive noise"}
-ORDER = ("optimizer.k", "optimizer.adaptive_noise")  # what can share a panel, the first that varies
+"""Keys in the order of their words, and those words; others follow as they are."""
 MOST_VARIANTS = 6  # that share a panel: as many as there are markers
-FOLLOWS = {"optimizer.k": ("optimizer.m",)}  # the paper's m is k or k + 1
 
 
 @dataclass(frozen=True)
@@ -157,41 +157,61 @@ def _order(column: pd.Series) -> pd.Series:
 
 
 def _split_variants(table: pd.DataFrame, varied: list[dict[str, Any]]) -> None:
-    """Write variants in words; those of a method that is alone become what shares a panel."""
-    values = {key: sorted({v[key] for v in varied if key in v}) for key in ORDER}
-    key = next((key for key in ORDER if len(values[key]) > 1), None)
-    alone = len(set(table["method"]) - {*UNTRAINED}) == 1
-    if key and alone and len(values[key]) <= MOST_VARIANTS:
-        words = [f"{SHORT[key]} = {_shown(value)}" for value in values[key]]
-        place = {v: (i, len(words), words[i]) for i, v in enumerate(values[key])}
-        table["method"] = [
-            variant_name(method, *place[v[key]]) if key in v else method
-            for method, v in zip(table["method"], varied, strict=True)
-        ]
-        gone = (key, *FOLLOWS.get(key, ()))
-        varied = [{k: value for k, value in v.items() if k not in gone} for v in varied]
-    table["variant"] = [_words(variant) for variant in varied]
+    """Write variants in words; settings of a method that is alone become what shares a panel, as far as they fit."""
+    trained = [not untrained for untrained in table["method"].isin(UNTRAINED)]
+    if table.loc[trained, "method"].nunique() == 1:
+        shared: list[str] = []
+        places: list[dict[str, Any]] = [{}]
+        for key in _ordered({k for v in varied for k in v if not in_facet(k)}):
+            found = _different(
+                [_part(v, [*shared, key]) for v, t in zip(varied, trained, strict=True) if t]
+            )
+            if len(found) <= MOST_VARIANTS:
+                shared, places = [*shared, key], found
+        if len(places) > 1:
+            table["method"] = [
+                variant_name(
+                    method, places.index(_part(v, shared)), len(places), in_words(_part(v, shared))
+                )
+                if t
+                else method
+                for method, v, t in zip(table["method"], varied, trained, strict=True)
+            ]
+            varied = [{k: value for k, value in v.items() if k not in shared} for v in varied]
+    table["variant"] = [in_words(variant) for variant in varied]
+
+
+def _part(variant: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: variant[key] for key in keys if key in variant}
+
+
+def _different(variants: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Different variants in the order of their values, numbers as numbers."""
+    found = {json.dumps(variant): variant for variant in variants}
+    return sorted(found.values(), key=lambda v: [(isinstance(x, str), x) for x in v.values()])
+
+
+def _ordered(keys: Iterable[str]) -> list[str]:
+    """The keys of SHORT in its order, then the others by name."""
+    known = list(SHORT)
+    return sorted(keys, key=lambda key: (known.index(key) if key in known else len(known), key))
 
 
 def _variants(runs: pd.DataFrame) -> list[str]:
-    """What varies within a method beside facet, lr and seed, as JSON text."""
+    """What differs between runs beside facet, lr and seed, as JSON text."""
     logged = [key for key in runs.columns if "/" not in key and key not in FILE_COLUMNS]
     left_out = tuple(f"{name}." for name in NO_VARIANT)
+    parts = ["model.name", "task.name", "optimizer.name", "precision.name"]
     keys = [key for key in logged if not f"{key}.".startswith(left_out)]
-    parts = ["optimizer.name", "model.name", "task.name", "precision.name"]
-    texts = pd.Series("{}", index=range(len(runs)))
-    for _, rows in runs.reset_index(drop=True).groupby(parts, dropna=False):
-        varying = [key for key in keys if rows[key].astype(str).nunique() > 1]
-        for i, row in zip(rows.index, rows[varying].to_dict("records"), strict=True):
-            known = {key: plain(value) for key, value in row.items() if pd.notna(value)}
-            texts[i] = json.dumps(known, sort_keys=True)
-    return list(texts)
+    rows = runs.reindex(columns=[*parts, *keys]).to_dict("records")
+    varying = [key for key in differing(rows, parts) if key in keys]
+    known = ({k: plain(row[k]) for k in varying if pd.notna(row[k])} for row in rows)
+    return [json.dumps(variant, sort_keys=True) for variant in known]
 
 
-def _words(variant: dict[str, Any]) -> str:
+def in_words(variant: Mapping[str, Any]) -> str:
     """A variant as a title shows it: short where a key names itself."""
-    keys = [key for key in SHORT if key in variant] + [key for key in variant if key not in SHORT]
-    return ", ".join(f"{SHORT.get(key, key)} = {_shown(variant[key])}" for key in keys)
+    return ", ".join(f"{SHORT.get(key, key)} = {_shown(variant[key])}" for key in _ordered(variant))
 
 
 def _shown(value: Any) -> str:
