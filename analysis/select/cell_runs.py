@@ -189,21 +189,35 @@ def _best_rate(setting: pd.DataFrame) -> tuple[float | None, bool]:
     measure, finished = measure_of(setting), setting["status"] == "finished"
     if not finished.any():
         return None, False
-    lost = 0.0 if measure == "accuracy" else -np.inf
-    values = setting["val_accuracy"] * (-1 if measure in LOWER else 1)
-    values = values.where(finished, lost).where(finished | (setting["status"] == "collapsed"))
-    table = setting.assign(value=values).pivot_table(index="lr", columns="seed", values="value")
-    edges = {setting["lr"].min(), setting["lr"].max(), *_most_ended(table).index[[0, -1]]}
-    table = _most_ended(table[table.index.isin(setting.loc[finished, "lr"])])
-    common = table.dropna(axis=1)
-    means = (common if common.shape[1] else table).mean(axis=1)
-    # Means of equal accuracies in another order differ in the last bit, which decides nothing.
-    lr = float(means.index[means >= means.max() - 1e-12].min())
+    lost = 0.0 if measure == "accuracy" else np.inf
+    losses = setting["val_accuracy"] * (1 if measure in LOWER else -1)
+    losses = losses.where(finished, lost).where(finished | (setting["status"] == "collapsed"))
+    ended = setting.assign(loss=losses)
+    edges = {
+        setting["lr"].min(),
+        setting["lr"].max(),
+        *_most_ended(ended, "lr", "loss").index[[0, -1]],
+    }
+    can_be_chosen = ended["lr"].isin(setting.loc[finished, "lr"])
+    lr = float(ranked(ended[can_be_chosen], "lr", "loss").index[0])
     return lr, lr in edges and setting["lr"].nunique() > 1
 
 
-def _most_ended(table: pd.DataFrame) -> pd.DataFrame:
-    """The rates, in rows, that most seeds, in columns, have ended."""
+def ranked(runs: pd.DataFrame, key: str, loss: str) -> pd.Series:
+    """Mean losses by the values of a key, the best first, of equal ones the smaller value.
+
+    Compared are the values that most seeds have ended, over the seeds that all of them have, if there are any.
+    """
+    table = _most_ended(runs, key, loss)
+    common = table.dropna(axis=1)
+    means = (common if common.shape[1] else table).mean(axis=1)
+    # Means of equal accuracies in another order differ in the last bit, which decides nothing.
+    return means.iloc[np.lexsort((np.arange(len(means)), means.round(12)))]
+
+
+def _most_ended(runs: pd.DataFrame, key: str, loss: str) -> pd.DataFrame:
+    """The losses of the values, in rows, that most seeds, in columns, have ended."""
+    table = runs.pivot_table(index=key, columns="seed", values=loss)
     ended = table.notna().sum(axis=1)
     return table[ended == ended.max()]
 

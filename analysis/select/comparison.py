@@ -5,7 +5,7 @@ budget. A collapsed run counts with the loss of the untrained model, or with its
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from analysis.logs.frames import Frames
 from analysis.logs.history import EVALUATED, evaluations
 from analysis.logs.run_file import LogError
 from analysis.paper.names import BACKPROPAGATING
-from analysis.select.cell_runs import OF_UNIT, shortfall
+from analysis.select.cell_runs import OF_UNIT, ranked, shortfall
 from analysis.stats.inference import (
     LEVEL,
     half_width,
@@ -124,30 +124,26 @@ def criterion_of(cells: pd.DataFrame) -> tuple[str, str]:
 def choices(runs: pd.DataFrame, best: int = 1, by: str = AT_END) -> pd.DataFrame:
     """The best settings of each line: `line`, `setting`, `loss`, `seeds`, `tried` (runs), `edge` and `tie`.
 
-    Compared are a line's settings that most seeds have ended, by the mean `loss` over seeds of the column `by`. Of
-    equal ones the first by `setting` wins. `edge` names what has its smallest or largest value of those tried, `tie`
+    They are `ranked` by the column `by`. `edge` names what has its smallest or largest value of those tried, `tie`
     what has another value in a setting whose loss is within TIE, joined by commas.
     """
-    keys = ["line", "setting"]
-    means = runs.groupby(keys).agg(loss=(by, "mean"), seeds=("seed", "nunique")).reset_index()
-    means["tried"] = means["line"].map(runs.groupby("line").size())
-    most = means.groupby("line")["seeds"].transform("max")
-    compared = means[means["seeds"] == most].sort_values(["line", "loss", "setting"])
-    chosen = compared.groupby("line", sort=False).head(best).reset_index(drop=True)
-    edges, ties = [], []
-    for line, setting, loss in chosen[["line", "setting", "loss"]].itertuples(index=False):
-        tried = _values(means.loc[means["line"] == line, "setting"]).select_dtypes("number")
-        own = _values(pd.Series([setting])).iloc[0].reindex(tried.columns)
+    rows = []
+    for line, mine in runs.groupby("line"):
+        means, seeds = ranked(mine, "setting", by), mine.groupby("setting")["seed"].nunique()
+        tried = _values(seeds.index).select_dtypes("number")
         low, high = tried.min(), tried.max()
-        at_edge = (low < high) & ((own == low) | (own == high))
-        edges.append(", ".join(tried.columns[at_edge]))
-        near = (compared["line"] == line) & ((compared["loss"] - loss).abs() < TIE)
-        several = _values(compared.loc[near, "setting"]).astype(str).nunique() > 1
-        ties.append(", ".join(sorted(several.index[several])))
-    return chosen.assign(edge=edges, tie=ties)
+        for setting, loss in means.head(best).items():
+            own = _values([setting]).iloc[0].reindex(tried.columns)
+            edges = tried.columns[(low < high) & ((own == low) | (own == high))]
+            several = _values(means.index[(means - loss).abs() < TIE]).astype(str).nunique() > 1
+            said = {"line": line, "setting": setting, "loss": loss, "seeds": seeds[setting]}
+            said |= {"tried": len(mine), "edge": ", ".join(edges)}
+            rows.append(said | {"tie": ", ".join(sorted(several.index[several]))})
+    names = ["line", "setting", "loss", "seeds", "tried", "edge", "tie"]
+    return pd.DataFrame(rows, columns=names)
 
 
-def _values(settings: pd.Series) -> pd.DataFrame:
+def _values(settings: Iterable[Any]) -> pd.DataFrame:
     """A row per setting, a column per key, without what is in front of its last dot."""
     values = pd.DataFrame([json.loads(text) for text in settings])
     return values.rename(columns=lambda key: key.rpartition(".")[2])
