@@ -129,7 +129,8 @@ def choices(runs: pd.DataFrame, best: int = 1, by: str = AT_END) -> pd.DataFrame
     """
     rows = []
     for line, mine in runs.groupby("line"):
-        means, seeds = ranked(mine, "setting", by), mine.groupby("setting")["seed"].nunique()
+        means: Any = ranked(mine, "setting", by)
+        seeds = mine.groupby("setting")["seed"].nunique()
         tried = _values(seeds.index).select_dtypes("number")
         low, high = tried.min(), tried.max()
         for setting, loss in means.head(best).items():

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def differing(rows: Sequence[Mapping[str, Any]], choice: Sequence[str]) -> list[str]:
+def differing(rows: Sequence[Mapping[Any, Any]], choice: Sequence[str]) -> list[str]:
     """Returns the keys whose values differ between rows of the same choice, and those of the choice that differ.
 
     What follows from the choice of model, task, method and precision has one value there, and is left out.

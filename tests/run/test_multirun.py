@@ -103,5 +103,5 @@ def test_a_file_that_is_replaced_meanwhile_fails_the_later_runs(
     assert multirun.run() == 1
     why = "task.data_files.train: the content has changed since this multirun began"
     assert [multirun.errors[i].startswith(why) for i in (1, 2)] == [True, True]
-    (begun,) = (path.name for path in (tmp_path / "out").glob("mezo-*"))
+    (begun,) = (path.name for path in (tmp_path / "out").glob("bszo-*"))
     assert capsys.readouterr().out.count(begun) >= 1, "the list names the run that there is"

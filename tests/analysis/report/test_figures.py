@@ -178,7 +178,7 @@ def test_a_figure_is_drawn_again_only_when_its_data_change(tmp_path: Path) -> No
 def test_variants_of_one_method_share_a_panel_and_those_of_several_have_their_own() -> None:
     ks = [{"optimizer.k": k, "optimizer.m": k + 1} for k in (8, 2)]
     for methods, panels_, names in (
-        (["bszo"], {"SST-2"}, ["k = 2", "k = 8"]),
+        (["bszo"], {"SST-2"}, ["k = 2, m = 3", "k = 8, m = 9"]),
         (["mezo", "bszo"], {"k = 2, m = 3", "k = 8, m = 9"}, ["MeZO", "BSZO"]),
     ):
         cells = expected("s", optimizer=methods, variant=ks, task=["sst2"])
