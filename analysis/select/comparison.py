@@ -129,7 +129,7 @@ def choices(runs: pd.DataFrame, best: int = 1, by: str = AT_END) -> pd.DataFrame
     """
     rows = []
     for line, mine in runs.groupby("line"):
-        means: Any = ranked(mine, "setting", by)
+        means: Any = ranked(mine.fillna({by: np.inf}), "setting", by).replace(np.inf, np.nan)
         seeds = mine.groupby("setting")["seed"].nunique()
         tried = _values(seeds.index).select_dtypes("number")
         low, high = tried.min(), tried.max()
