@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.support.pairwise import pairwise, rotated
-from zo.noise import PERTURBATION, ROUNDING, Move, NoiseKey, PhiloxEngine, engine, philox
+from zo.noise import PERTURBATION, ROUNDING, Move, NoiseKey, engine, philox
 from zo.noise.reference import NumpyEngine
 from zo.weights.directions import (
     Gaussian,
@@ -140,8 +140,6 @@ def test_any_part_is_that_part_of_the_whole_whoever_draws_it(drawer, device, sig
 def test_engines_add_the_same_bits(other, device, sums, limit, back, signs, at_random, where):
     """Sums of directions over √H, below a limit of |θ|, a way back before them, decay, rounding at random."""
     dtype, scaled, directions = sums
-    if interpreted(other) and dtype == torch.bfloat16:
-        dtype = torch.float16  # the interpreter's cast cuts off; of a GPU's, see what is compiled
     theta = some((60, 37), dtype)
     theta.view(-1)[:6] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 3e-8])
     scale = some((60, 37), torch.float32, 1).square().add(0.01)
@@ -165,10 +163,6 @@ def test_engines_add_the_same_bits(other, device, sums, limit, back, signs, at_r
     assert same_bits(added(other, device), added(NUMPY, "cpu"))
 
 
-def interpreted(drawer: PhiloxEngine) -> bool:
-    return type(drawer).__name__ == "TritonEngine" and not torch.cuda.is_available()
-
-
 @pytest.mark.parametrize(("other", "device"), OTHERS)
 @pytest.mark.parametrize(
     ("dtypes", "signs", "rounding", "apart"),
@@ -179,16 +173,12 @@ def interpreted(drawer: PhiloxEngine) -> bool:
     ],
     ids=str,
 )
-def test_all_tensors_are_moved_as_one_by_one(
-    other, device, dtypes, signs, rounding, apart, monkeypatch
-):
-    """In one launch, but for a large one; of several dtypes; also once one has moved in memory."""
-    if type(other).__name__ == "TritonEngine":
-        monkeypatch.setattr("zo.noise.cuda.ALONE", 5000)
+def test_all_tensors_are_moved_as_one_by_one(other, device, dtypes, signs, rounding, apart):
+    """In one launch; of several dtypes, also once one has moved in memory."""
     moved, terms = [], [(0.5, KEYS[1]), (-0.25, KEYS[2])]
     move = Move(0, terms, rounding=rounding, pending=[(0.1, KEYS[3])], signs=signs)
     for drawer, on in ((other, device), (NUMPY, "cpu")):
-        given = zip([(3,), (41, 100), (7001,)], dtypes, strict=True)
+        given = zip([(3,), (41, 100), (9001,)], dtypes, strict=True)
         tensors = [some(*of, i).to(on) for i, of in enumerate(given)]
         moved.append([torch.empty_like(t) for t in tensors] if apart else tensors)
         table = drawer.table(moved[-1], tensors, None, [False, True, True])
@@ -196,6 +186,21 @@ def test_all_tensors_are_moved_as_one_by_one(
             table.add_(move, decay)
             moved[-1][1].data = moved[-1][1].clone()
     assert all(map(same_bits, *moved))
+
+
+@pytest.mark.parametrize(("other", "device"), OTHERS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("signs", [False, True])
+def test_a_tensor_may_begin_at_any_address(other, device, dtype, signs):
+    """In the middle of 16 bytes, at any position of the tensor that it is a shard of."""
+    for offset, start in ((0, 0), (1, 0), (0, 1), (3, 5), (8, 4), (8, 16)):
+        theta, out = some((9000,), dtype), torch.zeros(9000, dtype=dtype)
+        move = Move(3, [(0.5, KEY)], start=start, signs=signs)
+        found = [
+            drawer.add_(out.to(on)[offset:], theta.to(on)[offset:], move)
+            for drawer, on in ((other, device), (NUMPY, "cpu"))
+        ]
+        assert same_bits(*found)
 
 
 PHILOX, H = engine("philox"), 6 * [some((40, 100), torch.float32, 1).square().add(0.1)]

@@ -1,12 +1,13 @@
 """Philox noise on a CUDA GPU: one Triton kernel that reads, draws in registers, adds, rounds and writes.
 
 The arithmetic is that of `zo.noise.philox`, without fused multiply-adds. Coefficients and keys are in a small table in
-the GPU's memory, which the tensors of a pass share. A launch costs as much as 10⁷ values: smaller tensors share one.
+the GPU's memory, which the tensors of a pass share; addresses and sizes in another. All tensors of a dtype share a
+launch, which costs as much as 10⁷ values. A thread holds neighbouring values, and reads and writes them together.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +19,10 @@ from zo.noise import compiling, philox
 from zo.noise.engines import DTYPES, Move, PhiloxEngine
 from zo.noise.keys import NoiseKey
 
-BLOCK = 512
+BLOCK = 1024
 """Blocks of four values per program."""
 
-ALONE = 2**24
-"""Values from which a tensor gets its own launch."""
-
+ONE_BITS = int(np.float32(1).view(np.int32))
 ROUNDS = tl.constexpr(philox.ROUNDS)
 TERM, PLACE = tl.constexpr(6), tl.constexpr(6)
 LN2_HIGH, LN2_LOW = tl.constexpr(float(philox.LN2_HIGH)), tl.constexpr(float(philox.LN2_LOW))
@@ -33,6 +32,7 @@ L0, L1, L2, L3, L4, L5, L6, L7, L8 = (tl.constexpr(float(c)) for c in philox.LOG
 S0, S1, S2 = (tl.constexpr(float(c)) for c in philox.SIN)
 C0, C1, C2 = (tl.constexpr(float(c)) for c in philox.COS)
 INFINITY = tl.constexpr(0x7F800000)
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 HALF_NORMAL = tl.constexpr(0x38800000)
 HALF_INFINITY = tl.constexpr(0x47800000)
 
@@ -68,9 +68,18 @@ def _box_muller(w0, w1):
 
 
 @triton.jit
-def _in_order(x0, x1, x2, x3):
-    """Four values of every counter, (BLOCK,) each, as (4 · BLOCK,) in the order of their positions."""
-    return tl.interleave(tl.interleave(x0, x2), tl.interleave(x1, x3))
+def _tile(x0, x1, x2, x3, SIGNS: tl.constexpr):
+    """Four values of every counter, (BLOCK,) each, as a tile in the order of their positions."""
+    n: tl.constexpr = x0.shape[0]
+    x = tl.join(tl.join(x0, x2), tl.join(x1, x3))
+    return tl.reshape(x, (n // 4, 16) if SIGNS else (n, 4))
+
+
+@triton.jit
+def tile_offsets(SIGNS: tl.constexpr, BLOCK: tl.constexpr):
+    """The offsets of a program's values: a row of its tile is a thread's neighbouring values."""
+    WIDE: tl.constexpr = 16 if SIGNS else 4
+    return tl.arange(0, 4 * BLOCK // WIDE)[:, None] * WIDE + tl.arange(0, WIDE)[None, :]
 
 
 @triton.jit
@@ -86,29 +95,31 @@ def _words(counter, term, tensor):
 
 
 @triton.jit
-def draw_normals(counter, term, tensor):
-    """The normals of counters, (BLOCK,), under the key in the table's row `term`: (4 · BLOCK,)."""
-    w0, w1, w2, w3 = _words(counter, term, tensor)
+def _normals(first, term, tensor, BLOCK: tl.constexpr):
+    w0, w1, w2, w3 = _words(first + tl.arange(0, BLOCK), term, tensor)
     z0, z1 = _box_muller(w0, w1)
     z2, z3 = _box_muller(w2, w3)
-    return _in_order(z0, z1, z2, z3)
+    return _tile(z0, z1, z2, z3, False)
 
 
 @triton.jit
-def _signs(first, term, tensor, BLOCK: tl.constexpr):
-    blocks = first // 32 + tl.arange(0, BLOCK // 32)
-    w0, w1, w2, w3 = _words(blocks, term, tensor)
-    words = tl.expand_dims(_in_order(w0, w1, w2, w3), 1)
-    bits = (words >> tl.expand_dims(tl.arange(0, 32), 0)) & 1
-    return tl.reshape(1.0 - 2.0 * bits.to(tl.float32), (4 * BLOCK,))
+def _sign_bits(first, term, tensor, BLOCK: tl.constexpr):
+    """Signs as bit 31; the threads of a counter's 128 signs draw its words each, instead of exchanging them."""
+    half = first // 4 + tl.arange(0, BLOCK // 4)
+    w0, w1, w2, w3 = _words(half // 8, term, tensor)
+    part = (half % 8).to(tl.int32)
+    w = tl.where(part < 4, tl.where(part < 2, w0, w1), tl.where(part < 6, w2, w3))
+    w = w >> ((part & 1) * 16).to(tl.uint32)
+    return (w[:, None] << (31 - tl.arange(0, 16))[None, :].to(tl.uint32)) & 0x80000000
 
 
 @triton.jit
 def draw_values(first, term, tensor, SIGNS: tl.constexpr, BLOCK: tl.constexpr):
-    """The normals, or the signs, from position 4 · first on, (4 · BLOCK,); of signs, `first` is a multiple of 32."""
+    """The normals, or the signs, from position 4 · first on, as a tile; of signs, `first` is a multiple of 4."""
     if SIGNS:
-        return _signs(first, term, tensor, BLOCK)
-    return draw_normals(first + tl.arange(0, BLOCK), term, tensor)
+        bits = _sign_bits(first, term, tensor, BLOCK) | 0x3F800000
+        return bits.to(tl.float32, bitcast=True)
+    return _normals(first, term, tensor, BLOCK)
 
 
 @triton.jit
@@ -136,6 +147,30 @@ def _random_float16(x, w):
 
 
 @triton.jit
+def rounded(x, like):
+    """Returns x rounded to nearest to what `like` points to, and back."""
+    if INTERPRETED and like.dtype.element_ty == tl.bfloat16:  # whose own cast cuts off
+        bits = x.to(tl.uint32, bitcast=True)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
+    return x.to(like.dtype.element_ty).to(tl.float32)
+
+
+@triton.jit
+def coefficient(term):
+    """The coefficient in the table's row `term`."""
+    return tl.load(term + 4).to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _drawn(first, term, tensor, root, SIGNS: tl.constexpr, BLOCK: tl.constexpr):
+    z = draw_values(first, term, tensor, SIGNS, BLOCK)
+    if root is not None:
+        z = tl.div_rn(z, root)
+    return z
+
+
+@triton.jit
 def _added(
     total,
     root,
@@ -146,47 +181,87 @@ def _added(
     tensor,
     keep,
     out,
+    ONE: tl.constexpr,
+    PENDING: tl.constexpr,
+    KEEPS: tl.constexpr,
     SIGNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Keep · total + Σ c_j z_j / root, without a root undivided; see `_pass`."""
-    z = total
-    if pending == 0:
+    if KEEPS and not PENDING:
         total = keep * total
-    for j in range(count):
-        if j == pending and pending > 0:
-            total = keep * total.to(out.dtype.element_ty).to(tl.float32)
-        if tl.load(table + TERM * j + 5) != 0:
-            z = draw_values(first, table + TERM * j, tensor, SIGNS, BLOCK)
-            if root is not None:
-                z = tl.div_rn(z, root)
-        c = tl.load(table + TERM * j + 4).to(tl.int32).to(tl.float32, bitcast=True)
-        total = total + c * z
-    if count == pending and pending > 0:
-        total = keep * total.to(out.dtype.element_ty).to(tl.float32)
+    if ONE and SIGNS and root is None:  # c z without a product
+        total += _signed(coefficient(table), _sign_bits(first, table, tensor, BLOCK))
+    elif ONE:
+        total += coefficient(table) * _drawn(first, table, tensor, root, SIGNS, BLOCK)
+    else:
+        z = total
+        for j in range(count):
+            if PENDING and j == pending:
+                total = keep * rounded(total, out)
+            term = table + TERM * j
+            if tl.load(term + 5) != 0:
+                z = _drawn(first, term, tensor, root, SIGNS, BLOCK)
+            total += coefficient(term) * z
+    if PENDING and count == pending:
+        total = keep * rounded(total, out)
     return total
 
 
 @triton.jit
-def store_rounded(to, total, inside, counter, term, tensor, AT_RANDOM: tl.constexpr):
-    """Rounds and writes; stochastically by the words of the key in the table's row `term`."""
+def store_rounded(
+    to, total, inside, first, term, tensor, SIGNS: tl.constexpr, AT_RANDOM: tl.constexpr
+):
+    """Rounds a tile and writes; stochastically by the words of the key in the table's row `term`."""
+    dtype: tl.constexpr = to.dtype.element_ty
     if AT_RANDOM:
-        w0, w1, w2, w3 = _words(counter, term, tensor)
-        w = _in_order(w0, w1, w2, w3)
-        if to.dtype.element_ty == tl.bfloat16:
-            tl.store(to, _random_bfloat16(total, w), mask=inside)
-        else:
-            tl.store(to, _random_float16(total, w), mask=inside)
+        n: tl.constexpr = total.shape[0] * total.shape[1] // 4
+        w0, w1, w2, w3 = _words(first + tl.arange(0, n), term, tensor)
+        w = _tile(w0, w1, w2, w3, SIGNS)
+        x = _random_bfloat16(total, w) if dtype == tl.bfloat16 else _random_float16(total, w)
+    elif INTERPRETED and dtype == tl.bfloat16:
+        bits = rounded(total, to).to(tl.uint32, bitcast=True) >> 16
+        x = bits.to(tl.uint16).to(tl.bfloat16, bitcast=True)
     else:
-        tl.store(to, total.to(to.dtype.element_ty), mask=inside)
+        x = total.to(dtype)
+    tl.store(to, x, mask=inside)
 
 
-@triton.jit(do_not_specialize=["tensor", "count", "pending", "parts"])
+@triton.jit
+def _aligned(address):
+    return address % 16 == 0
+
+
+@triton.jit
+def _read(address, like, i, begin, width, even, other):
+    """The values at `address`, where `even` says that it is aligned and all of them are there."""
+    if even:
+        x = tl.load(tl.multiple_of(address.to(like.dtype), 16) + i)
+    else:
+        inside = (i >= -begin) & (i < width - begin)
+        x = tl.load(address.to(like.dtype) + i, mask=inside, other=other)
+    return x.to(tl.float32)
+
+
+@triton.jit
+def _address(base, offset):
+    """The address of a pointer's value `offset`."""
+    return (base + offset).to(tl.int64)
+
+
+@triton.jit(
+    do_not_specialize=[
+        *("out", "theta", "scale", "count", "pending", "tensor", "start", "width"),
+        "parts",
+    ]
+)
 def _pass(
     out,
     theta,
     scale,
     rows,
+    limit,
+    places,
     table,
     count,
     pending,
@@ -195,80 +270,95 @@ def _pass(
     width,
     parts,
     keep,
-    limit,
+    STEPS: tl.constexpr,
+    ONE: tl.constexpr,
+    PENDING: tl.constexpr,
+    KEEPS: tl.constexpr,
     AT_RANDOM: tl.constexpr,
     SIGNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Writes keep · theta + Σ c_j z_j / √scale; without theta, the first z alone.
+    """Writes keep · theta + Σ c_j z_j; without theta, the first z alone.
 
     The first `pending` terms are added to theta before that, and their sum is rounded to nearest. A key that comes
-    twice in a row is drawn once.
+    twice in a row is drawn once. The switches say what there is: ONE term, PENDING terms, a keep other than 1.
 
-    Program n makes part n mod parts of row n // parts: positions at to at + width. Rows, if any, are those of all that
-    theta and scale hold; without, theta, scale and out are one row, which begins at position `start`. With a limit,
-    values beyond it get no z.
+    With `places`, out and theta only say their dtypes. Its rows: the tensor's first program, the addresses of its
+    result and of theta, its number of values, its position in the space, and the bits of keep. 2**STEPS rows; those
+    behind the last tensor begin nowhere.
+
+    Without, program n makes part n mod parts of row n // parts: positions at to at + width. Rows, if any, are those of
+    all that theta and scale hold; without, theta, scale and out are one row, which begins at position `start`. With a
+    limit, values beyond it get no z.
     """
-    row = tl.program_id(0) // parts
-    at = tl.cast(start, tl.int64) if rows is None else tl.load(rows + row) * width
-    first = (at // 128 * 32 if SIGNS else at // 4) + (tl.program_id(0) % parts) * BLOCK
-    counter = first + tl.arange(0, BLOCK)
-    position = 4 * first + tl.arange(0, 4 * BLOCK)
-    inside = (position >= at) & (position < at + width)
-    of = position - at if rows is None else position
+    program = tl.program_id(0)
+    at, row = tl.cast(0, tl.int64), 0
+    if places is not None:
+        found = 0
+        for step in tl.static_range(STEPS):  # the last tensor that does not begin after the program
+            on = found + (1 << (STEPS - 1 - step))
+            found = tl.where(tl.load(places + PLACE * on).to(tl.int32) <= program, on, found)
+        place = places + PLACE * found
+        part = (program - tl.load(place).to(tl.int32)).to(tl.int64)
+        to, of = tl.load(place + 1), tl.load(place + 2)
+        width, tensor = tl.load(place + 3), tl.load(place + 4)
+        keep = tl.load(place + 5).to(tl.int32).to(tl.float32, bitcast=True)
+    else:
+        part = (program % parts).to(tl.int64)
+        row = (program // parts).to(tl.int64)
+        at = tl.cast(start, tl.int64) if rows is None else tl.load(rows + row) * width
+    first = (at // 16 * 4 if SIGNS else at // 4) + part * BLOCK
+    begin = (
+        4 * first - at
+    )  # of the program's values in their row; negative where the row begins later
+    even = (begin >= 0) & (begin + 4 * BLOCK <= width)
+    inner = begin if rows is None else 4 * first
+    if places is None:
+        to = _address(out, row * width + begin)
+    else:
+        to += begin * (out.dtype.element_ty.primitive_bitwidth // 8)
+    even = even & _aligned(to)
+    i = tile_offsets(SIGNS, BLOCK)
     if theta is None:
         total = draw_values(first, table, tensor, SIGNS, BLOCK)
     else:
-        total = tl.load(theta + of, mask=inside, other=0.0).to(tl.float32)
-        before = total
+        if places is None:
+            of = _address(theta, inner)
+        else:
+            of += begin * (theta.dtype.element_ty.primitive_bitwidth // 8)
+        even = even & _aligned(of)
         root = None
         if scale is not None:
-            root = tl.sqrt_rn(tl.load(scale + of, mask=inside, other=1.0).to(tl.float32))
-        total = _added(total, root, first, table, count, pending, tensor, keep, out, SIGNS, BLOCK)
+            by = _address(scale, inner)
+            even = even & _aligned(by)
+            root = tl.sqrt_rn(_read(by, scale, i, begin, width, even, 1.0))
+        before = _read(of, theta, i, begin, width, even, 0.0)
+        total = _added(
+            before,
+            root,
+            first,
+            table,
+            count,
+            pending,
+            tensor,
+            keep,
+            out,
+            ONE,
+            PENDING,
+            KEEPS,
+            SIGNS,
+            BLOCK,
+        )
         if limit is not None:
             small = tl.abs(before) <= tl.load(limit).to(tl.float32)
             total = tl.where(small, total, keep * before)
-    to = out + row.to(tl.int64) * width + (position - at)
-    store_rounded(to, total, inside, counter, table + TERM * count, tensor, AT_RANDOM)
-
-
-@triton.jit(do_not_specialize=["tensors", "count", "pending"])
-def _pass_of_many(
-    like,
-    places,
-    table,
-    tensors,
-    count,
-    pending,
-    STEPS: tl.constexpr,
-    AT_RANDOM: tl.constexpr,
-    SIGNS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Writes keep · theta + Σ c_j z_j for several tensors of like's dtype, as `_pass`.
-
-    Rows of `places`: the tensor's first program, the addresses of its result and of theta, its number of values, its
-    position in the space, and the bits of keep. Fewer than 2**STEPS tensors.
-    """
-    program, at = tl.program_id(0), 0
-    for step in tl.static_range(
-        STEPS
-    ):  # finds the last tensor that does not begin after this program
-        on = at + (1 << (STEPS - 1 - step))
-        begin = tl.load(places + PLACE * on, mask=on < tensors, other=2**31)
-        at = tl.where(begin <= program, on, at)
-    place = places + PLACE * at
-    out = tl.multiple_of(tl.load(place + 1).to(like.dtype), 16)
-    theta = tl.multiple_of(tl.load(place + 2).to(like.dtype), 16)
-    tensor = tl.load(place + 4)
-    keep = tl.load(place + 5).to(tl.int32).to(tl.float32, bitcast=True)
-    first = (program - tl.load(place)) * BLOCK
-    counter = first + tl.arange(0, BLOCK)
-    position = 4 * first + tl.arange(0, 4 * BLOCK)
-    inside = position < tl.load(place + 3)
-    total = tl.load(theta + position, mask=inside, other=0.0).to(tl.float32)
-    total = _added(total, None, first, table, count, pending, tensor, keep, out, SIGNS, BLOCK)
-    store_rounded(out + position, total, inside, counter, table + TERM * count, tensor, AT_RANDOM)
+    term = table + TERM * count
+    if even:
+        to_all = tl.multiple_of(to.to(out.dtype), 16) + i
+        store_rounded(to_all, total, None, first, term, tensor, SIGNS, AT_RANDOM)
+    else:
+        inside = (i >= -begin) & (i < width - begin)
+        store_rounded(to.to(out.dtype) + i, total, inside, first, term, tensor, SIGNS, AT_RANDOM)
 
 
 class TritonEngine(PhiloxEngine):
@@ -278,7 +368,7 @@ class TritonEngine(PhiloxEngine):
     kernels = "cuda"
 
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
-        _launch(out, theta, move)
+        _run_alone(out, theta, move)
 
     def add_to_all_(
         self,
@@ -287,65 +377,74 @@ class TritonEngine(PhiloxEngine):
         move: Move,
         keeps: Sequence[float] | None = None,
     ) -> None:
-        """As `PhiloxEngine.add_to_all_`, the smaller tensors of a device and a dtype in one launch."""
-        together: dict[Any, list[_Place]] = {}
+        """As `PhiloxEngine.add_to_all_`, the tensors of a device and a dtype in one launch."""
+        together: dict[Any, tuple[Tensor, list[tuple[int, ...]]]] = {}
         for i, (to, theta) in enumerate(zip(out, thetas, strict=True)):
             keep = move.keep if keeps is None else keeps[i]
             if _shares(to, theta, move.rounding):
-                of = together.setdefault((to.device, to.dtype), [])
-                of.append(_Place(to, theta, i, keep))
+                bits = int(np.float32(keep).view(np.int32))
+                row = (to.data_ptr(), theta.data_ptr(), theta.numel(), i, bits)
+                together.setdefault((to.device, to.dtype), (to, []))[1].append(row)
             else:
                 self.add_(to, theta, move._replace(tensor=i, keep=keep))
-        for places in together.values():
-            _launch_many(places, move._replace(tensor=places[-1].i))
-
-
-class _Place(NamedTuple):
-    out: Tensor
-    theta: Tensor
-    i: int
-    keep: float
+        for like, rows in together.values():
+            places, programs = _place_table(tuple(rows), like.device)
+            keeps_of = any(row[4] != ONE_BITS for row in rows)
+            shared = move._replace(tensor=rows[-1][3])
+            _launch(like, like, shared, programs, places, len(rows), keeps_of)
 
 
 def _shares(out: Tensor, theta: Tensor, rounding: NoiseKey | None) -> bool:
     """Returns whether a tensor can share a launch with others; else `add_` updates it, or refuses it."""
     fits = out.shape == theta.shape and out.dtype == theta.dtype and theta.dtype in DTYPES
     plain = rounding is None or theta.dtype != torch.float32
-    lies = all(t.is_contiguous() and t.data_ptr() % 16 == 0 for t in (out, theta))
-    return fits and plain and lies and 0 < theta.numel() < ALONE
+    whole = out.is_contiguous() and theta.is_contiguous()
+    return fits and plain and whole and 0 < theta.numel() <= philox.POSITIONS
 
 
-def _launch_many(places: Sequence[_Place], move: Move) -> None:
-    """Runs the kernel over tensors of one dtype and device; `move` is what they share."""
-    terms, table, like = (*move.pending, *move.terms), _table_of(move, places[0].out), places[0].out
-    sizes = np.array([place.theta.numel() for place in places])
-    ends = np.cumsum(-(-sizes // (4 * BLOCK)))
-    rows = np.empty((len(places), 6), np.int64)
-    rows[0, 0], rows[1:, 0], rows[:, 3] = 0, ends[:-1], sizes
-    for row, place in zip(rows, places, strict=True):
-        row[1], row[2], row[4] = place.out.data_ptr(), place.theta.data_ptr(), place.i
-    rows[:, 5] = np.array([place.keep for place in places], np.float32).view(np.int32)
-    with compiling.launching(), torch.cuda.device_of(like):
-        _pass_of_many[(int(ends[-1]),)](
-            *(like, _on(like.device, rows), table, len(places), len(terms), len(move.pending)),
-            STEPS=len(places).bit_length(),
-            AT_RANDOM=move.rounding is not None,
-            SIGNS=move.signs,
-            BLOCK=BLOCK,
-            enable_fp_fusion=False,
-        )
+@lru_cache(maxsize=64)
+def _place_table(rows: tuple[tuple[int, ...], ...], device: torch.device) -> tuple[Tensor, int]:
+    """Returns the tensors' rows on the device, each behind its first program, and the number of programs.
+
+    Addresses are the key: a tensor whose memory has moved gets another table.
+    """
+    table = np.zeros((2 ** len(rows).bit_length(), 6), np.int64)
+    table[: len(rows), 1:] = rows
+    ends = np.cumsum(-(-table[:, 3] // (4 * BLOCK)))
+    table[1:, 0], table[len(rows) :, 0] = ends[:-1], 2**31 - 1
+    return _on(device, table), int(ends[-1])
 
 
-def _launch(out: Tensor, theta: Tensor | None, move: Move) -> None:
+def _run_alone(out: Tensor, theta: Tensor | None, move: Move) -> None:
     """Runs the kernel over `out`, on its device; without theta, it draws."""
     width = out.numel() if move.rows is None else out.shape[1]
-    # A row may begin within a block of four normals, or of 128 signs.
-    parts = triton.cdiv(width + (127 if move.signs else 3), 4 * BLOCK)
+    # A row may begin within a block of four normals, or of 16 signs.
+    parts = triton.cdiv(width + (15 if move.signs else 3), 4 * BLOCK)
+    programs = parts * (1 if move.rows is None else len(move.rows))
+    _launch(out, theta, move, programs, None, 1, move.keep != 1, width, parts)
+
+
+def _launch(
+    out: Tensor,
+    theta: Tensor | None,
+    move: Move,
+    programs: int,
+    places: Tensor | None,
+    tensors: int,
+    keeps: bool,
+    width: int = 0,
+    parts: int = 0,
+) -> None:
+    """Runs the kernel over the tensors of `places`, or over `out` alone."""
     terms, table = (*move.pending, *move.terms), _table_of(move, out)
-    numbers = len(terms), len(move.pending), move.tensor, move.start, width, parts, move.keep
+    numbers = len(terms), len(move.pending), move.tensor, move.start, width, parts
     with compiling.launching(), torch.cuda.device_of(out):
-        _pass[(parts * (1 if move.rows is None else len(move.rows)),)](
-            *(out, theta, move.scale, move.rows, table, *numbers, move.limit),
+        _pass[(programs,)](
+            *(out, theta, move.scale, move.rows, move.limit, places, table, *numbers, move.keep),
+            STEPS=tensors.bit_length(),
+            ONE=len(terms) == 1,
+            PENDING=len(move.pending) > 0,
+            KEEPS=keeps,
             AT_RANDOM=move.rounding is not None,
             SIGNS=move.signs,
             BLOCK=BLOCK,

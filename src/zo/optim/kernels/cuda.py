@@ -9,38 +9,29 @@ from torch import Tensor
 from torch.cuda import device_of
 
 from zo.noise import KeyedTerms, NoiseKey
-from zo.noise.cuda import BLOCK, TERM, draw_normals, draw_values, store_rounded, term_table
+from zo.noise.cuda import (
+    TERM,
+    coefficient,
+    draw_values,
+    rounded,
+    store_rounded,
+    term_table,
+    tile_offsets,
+)
 from zo.optim.kernels import AdamScalars, HiZOOScalars
 from zo.optim.kernels.reference import complements
 from zo.weights.updates import UpdateTarget
 
-
-@triton.jit
-def _rounded(x, like):
-    """Returns x rounded to what `like` points to, and back."""
-    if (
-        like.dtype.element_ty == tl.bfloat16
-    ):  # by its bits, since the interpreter's own cast cuts off
-        bits = x.to(tl.uint32, bitcast=True)
-        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-        return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
-    return x.to(like.dtype.element_ty).to(tl.float32)
+BLOCK = 512
+"""Blocks of four values per program: fewer than a noise pass has, since state takes registers, too."""
 
 
 @triton.jit
-def _positions(count, BLOCK: tl.constexpr):
-    """Returns the counters of a program, (BLOCK,), their positions, (4 · BLOCK,), and which of these there are."""
+def _positions(count, SIGNS: tl.constexpr, BLOCK: tl.constexpr):
+    """Returns a program's first counter, the positions of its values as a tile, and which of these there are."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
-    position = 4 * first + tl.arange(0, 4 * BLOCK)
-    return first + tl.arange(0, BLOCK), position, position < count
-
-
-@triton.jit
-def _put(to, total, inside, counter, term, tensor, AT_RANDOM: tl.constexpr):
-    """Writes θ: rounded to nearest, or by the words of the key in the table's row `term`."""
-    if not AT_RANDOM:
-        total = _rounded(total, to)
-    store_rounded(to, total, inside, counter, term, tensor, AT_RANDOM)
+    position = 4 * first + tile_offsets(SIGNS, BLOCK)
+    return first, position, position < count
 
 
 @triton.jit(do_not_specialize=["tensor", "count"])
@@ -63,23 +54,23 @@ def _hizoo(
     AT_RANDOM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    counter, at, inside = _positions(count, BLOCK)
-    z = draw_normals(counter, table, tensor)
+    first, at, inside = _positions(count, False, BLOCK)
+    z = draw_values(first, table, tensor, False, BLOCK)
     x = tl.load(p + at, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(h + at, mask=inside, other=1.0).to(tl.float32)
     if PENDING:
-        x = _rounded(x + pending * tl.div_rn(z, tl.sqrt_rn(b)), p)
+        x = rounded(x + pending * tl.div_rn(z, tl.sqrt_rn(b)), p)
     if IN_FLOAT32:
         b = b + b * (z * z * gain - smooth)
     else:
-        r = _rounded(z, h)
-        new = _rounded(_rounded(b * r, h) * r, h)
-        new = _rounded(_rounded(new * difference, h) * smooth, h)
-        new = _rounded(tl.div_rn(new, divisor + tl.zeros_like(new)), h)
-        b = _rounded(_rounded(b * kept, h) + new, h)
+        r = rounded(z, h)
+        new = rounded(rounded(b * r, h) * r, h)
+        new = rounded(rounded(new * difference, h) * smooth, h)
+        new = rounded(tl.div_rn(new, divisor + tl.zeros_like(new)), h)
+        b = rounded(rounded(b * kept, h) + new, h)
     tl.store(h + at, b.to(h.dtype.element_ty), mask=inside)
     total = keep * x + step * tl.div_rn(z, tl.sqrt_rn(b))
-    _put(p + at, total, inside, counter, table + TERM, tensor, AT_RANDOM)
+    store_rounded(p + at, total, inside, first, table + TERM, tensor, False, AT_RANDOM)
 
 
 @triton.jit(do_not_specialize=["tensor", "count", "directions"])
@@ -106,32 +97,29 @@ def _adam(
     AT_RANDOM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    counter, at, inside = _positions(count, BLOCK)
+    first, at, inside = _positions(count, SIGNS, BLOCK)
     x = tl.load(p + at, mask=inside, other=0.0).to(tl.float32)
     g = tl.zeros_like(x)
     z = g
     for j in range(directions):
-        z = draw_values(
-            tl.program_id(0).to(tl.int64) * BLOCK, table + TERM * j, tensor, SIGNS, BLOCK
-        )
-        c = tl.load(table + TERM * j + 4).to(tl.int32).to(tl.float32, bitcast=True)
-        g = g + c * z
+        z = draw_values(first, table + TERM * j, tensor, SIGNS, BLOCK)
+        g = g + coefficient(table + TERM * j) * z
     if PENDING:
-        x = _rounded(x + pending * z, p)
-    g = _rounded(g, m)
+        x = rounded(x + pending * z, p)
+    g = rounded(g, m)
     a = tl.load(m + at, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(v + at, mask=inside, other=1.0).to(tl.float32)
-    a = _rounded(_rounded(a * beta1, m) + complement1 * g, m)
-    b = _rounded(_rounded(b * beta2, m) + complement2 * g * g, m)
+    a = rounded(rounded(a * beta1, m) + complement1 * g, m)
+    b = rounded(rounded(b * beta2, m) + complement2 * g * g, m)
     tl.store(m + at, a.to(m.dtype.element_ty), mask=inside)
     tl.store(v + at, b.to(v.dtype.element_ty), mask=inside)
     one = tl.full(x.shape, 1.0, tl.float32)
-    below = _rounded(tl.div_rn(_rounded(tl.sqrt_rn(b), m), root2 * one), m)
-    below = _rounded(below + eps, m)
-    way = _rounded(tl.div_rn(_rounded(tl.div_rn(a, root1 * one), m), below), m)
-    _put(
-        p + at, keep * x + step * way, inside, counter, table + TERM * directions, tensor, AT_RANDOM
-    )
+    below = rounded(tl.div_rn(rounded(tl.sqrt_rn(b), m), root2 * one), m)
+    below = rounded(below + eps, m)
+    way = rounded(tl.div_rn(rounded(tl.div_rn(a, root1 * one), m), below), m)
+    total = keep * x + step * way
+    bits = table + TERM * directions
+    store_rounded(p + at, total, inside, first, bits, tensor, SIGNS, AT_RANDOM)
 
 
 def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
