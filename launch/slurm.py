@@ -1,11 +1,13 @@
 """Submitting to SLURM, through Submitit: one array of jobs."""
 
 import os
+import re
 import shlex
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +73,27 @@ def submit(groups: Sequence[Sequence[Path]], profile: SlurmProfile, name: str) -
             note_stderr(groups[0][0].parent, name, [job.paths.stderr for job in jobs])
     except FailedJobError as error:
         reasons = [line for line in str(error).splitlines() if line.startswith("sbatch: error")]
-        raise LaunchError("\n".join(reasons) or str(error)) from None
+        said = "\n".join(reasons) or str(error)
+        if "job array" in said:
+            said = _too_many(len(groups), profile.runs_per_job)
+        raise LaunchError(said) from None
     return jobs[0].job_id.partition("_")[0]
+
+
+def _too_many(jobs: int, size: int) -> str:
+    """Returns what to do about an array that the cluster finds too large, with its limit if scontrol tells it."""
+    with suppress(OSError, subprocess.SubprocessError):
+        asked = ["scontrol", "show", "config"]
+        shown = subprocess.run(asked, capture_output=True, text=True, timeout=30).stdout
+        if (found := re.search(r"MaxArraySize\s*=\s*(\d+)", shown)) and int(found[1]) > 0:
+            most = int(found[1])
+            right = (
+                f"`zo submit ... --limit {most * size}` submits as many runs, and again the next"
+            )
+            more = f"hydra.launcher.runs_per_job={-(-jobs * size // most)} makes fewer jobs"
+            return f"{jobs} jobs are more than the cluster's MaxArraySize, {most}; {right}; {more}"
+    right = "`zo submit ... --limit N` submits N runs, and again the next"
+    return f"sbatch refuses an array of {jobs} jobs; see MaxArraySize in `scontrol show config`; {right}"
 
 
 @contextmanager

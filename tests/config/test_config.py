@@ -404,6 +404,10 @@ REFUSED = {
         " `zo train --cfg job` shows one",
     "--config-name foo": "--config-name=foo: conf/config.yaml is the only one; choose its parts,"
         " as model=opt-13b task=rte",
+    "--config-dir /conf": "--config-dir=/conf: give the directory as hydra.searchpath=[file:///conf]",
+    "--cfg job --config-dir /conf":
+        "--config-dir=/conf: give the directory as hydra.searchpath=[file:///conf]",
+    "-m name=..": "name=..: must be letters, digits, and . _ + or -, with a letter, digit or _ first",
     "optimizer=mezo seed=1 optimizer=bszo":
         "optimizer=bszo: given 2 times; give it once, or -m optimizer=mezo,bszo",
 }  # fmt: skip

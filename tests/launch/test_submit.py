@@ -4,7 +4,7 @@ import json
 import pkgutil
 from copy import deepcopy
 from itertools import chain, repeat
-from unittest.mock import DEFAULT, call, patch
+from unittest.mock import DEFAULT, Mock, call, patch
 
 import pytest
 from hydra.core.config_store import ConfigStore
@@ -173,6 +173,31 @@ def test_variables_that_sbatch_would_drop_are_refused(grid, capsys, monkeypatch)
     said = capsys.readouterr().err
     assert said.startswith("hydra.launcher.environment: sbatch would pass on NONE only")
     assert "hush" not in said
+
+
+@pytest.mark.parametrize(
+    ("configured", "says"),
+    [
+        ("MaxArraySize    = 3\n", "5 jobs are more than the cluster's MaxArraySize, 3; `zo submit ... --limit 3` "
+            "submits as many runs, and again the next; hydra.launcher.runs_per_job=2 makes fewer jobs\n"),
+        ("", "sbatch refuses an array of 5 jobs; see MaxArraySize in `scontrol show config`; `zo submit "),
+    ],
+)  # fmt: skip
+def test_too_large_an_array_is_told_with_its_limit_and_what_to_type(
+    grid, tmp_path, capsys, monkeypatch, configured, says
+):
+    from submitit import SlurmExecutor
+    from submitit.core.utils import FailedJobError
+
+    text = "sbatch: error: Batch job submission failed: Invalid job array specification"
+    submitted = Mock(side_effect=FailedJobError(text))
+    monkeypatch.setattr(slurm, "check", lambda: None)
+    monkeypatch.setattr(SlurmExecutor, "affinity", lambda *_: 2)
+    monkeypatch.setattr(SlurmExecutor, "submit_array", submitted)
+    shown = Mock(return_value=Mock(stdout=configured))
+    monkeypatch.setattr(slurm.subprocess, "run", shown)
+    assert submit.main([*grid, SLURM]) == 2
+    assert capsys.readouterr().err.startswith(says)
 
 
 def test_a_profile_reaches_sbatch_whole(script):

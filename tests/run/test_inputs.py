@@ -52,6 +52,12 @@ def test_flipped_labels_are_another_run(make_run, reviews, capsys):
     said = capsys.readouterr().out
     assert "finished before" not in said
     assert f"a new run, not {first}: task.data_files.train has another content" in said
+    text = reviews.read_text()
+    reviews.write_text(f"{text}{text.splitlines()[-1]}\n")
+    run(cfg)
+    said = capsys.readouterr().out
+    assert said.count("a new run") == 1, "one line, however many runs there are"
+    assert " or 1 more: task.data_files.train has another content" in said
 
 
 @pytest.mark.process

@@ -103,8 +103,9 @@ def in_hydra(override: str) -> str:
     """
     key, _, value = override.partition("=")
     if key == "name":
-        if not re.fullmatch(r"[\w.+-]+", value):
-            raise ConfigError([Problem("name", value, "must be letters, digits, and . _ + or -")])
+        if not re.fullmatch(r"\w[\w.+-]*", value):
+            right = "must be letters, digits, and . _ + or -, with a letter, digit or _ first"
+            raise ConfigError([Problem("name", value, right)])
         return f"tracking.group={value}"
     return f"hydra.sweeper.{override}" if key == "stage" else with_options(override)
 
@@ -126,6 +127,9 @@ def check_command_line(argv: Sequence[str]) -> CommandLine | None:
             key = "--config-name" if args.config_name else "--config-path"
             right = "conf/config.yaml is the only one; choose its parts, as model=opt-13b task=rte"
             raise ConfigError([Problem(key, args.config_name or args.config_path, right)])
+        if args.config_dir:
+            right = f"give the directory as hydra.searchpath=[file://{Path(args.config_dir).absolute()}]"
+            raise ConfigError([Problem("--config-dir", args.config_dir, right)])
         if any(informs):
             for override in args.overrides:
                 in_hydra(override)

@@ -234,12 +234,14 @@ def _record_inputs(cfg: RunConfig, directory: Path, session: Session) -> None:
 
 
 def _name_changed_files(directory: Path, title: str) -> None:
-    """Says which runs a new one would be if its files had another content."""
+    """Says how many runs a new one would go on from if its files had their content."""
     own = Inputs.load(directory)
     assert own is not None
-    for other, _, keys in related(directory, own):
-        if keys and keys <= set(own.files):
-            print(f"{title}: a new run, not {other}: {', '.join(sorted(keys))} has another content")
+    found = [(o, keys) for o, _, keys in related(directory, own) if keys and keys <= {*own.files}]
+    if found:
+        more = f" or {len(found) - 1} more" * (len(found) > 1)
+        keys = ", ".join(sorted(set().union(*(keys for _, keys in found))))
+        print(f"{title}: a new run, not {found[0][0]}{more}: {keys} has another content")
 
 
 @contextmanager
