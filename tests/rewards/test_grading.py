@@ -282,8 +282,12 @@ def test_processes_of_a_grader_that_ends_or_hangs_end_with_it(rules, sandbox, th
     pool = Pool(Setup([f"{rules}:run"], sandbox=sandbox), 1)
     (found,) = pool.call([Task(0, request([ALONE.format(then)]), 0.5)])
     assert found["failed"] == ("hang" if "sleep(" in then else "exit")
-    every = psutil.process_iter(["cmdline"])
-    assert not [one for one in every if "27182818" in (one.info["cmdline"] or ())]
+
+    def gone() -> bool:
+        every = psutil.process_iter(["cmdline"])
+        return not [one for one in every if "27182818" in (one.info["cmdline"] or ())]
+
+    wait_for(gone, "a killed process to end", timeout_s=10)
 
 
 def test_columns_of_any_kind_reach_a_function_and_nothing_is_unpickled_from_it(rules, monkeypatch):

@@ -120,7 +120,7 @@ def test_a_run_of_another_length_takes_over_the_texts_of_the_steps_that_it_has(t
 
 def test_a_function_that_fails_later_stops_the_run_at_its_text_and_the_run_goes_on(tmp_path):
     cfg = own(tmp_path, "objective.function=RULES:broken", "objective.workers=1")
-    says = r"broken: .*rules\.py:10: ZeroDivisionError: .* \(row \d+\)"
+    says = r"broken: .*rules\.py:12: ZeroDivisionError: .* \(row \d+\)"
     with pytest.raises(RewardError, match=says):
         run(cfg)
     assert read_status(directory_of(cfg))["run/status"] == "failed"

@@ -16,7 +16,7 @@ from zo.optim import OPTIMIZERS
 METHODS = [n for n, m in OPTIMIZERS.items() if m.config.replays]
 LOW_RANK = [name for name in METHODS if OPTIMIZERS[name].config().restore_needs()["low_rank"]]
 IDS = torch.arange(20).reshape(2, 10) + 5
-FEW = {"eggroll": {"n": 8}}
+FEW = {"eggroll": {"n": 8, "baseline": "population"}}
 CASES = [
     *((name, restore) for name in METHODS for restore in ("snapshot", "streamed")),
     *((name, "merged") for name in ("mezo", "bszo", "hizoo", "mezo_adam", "lozo")),

@@ -40,7 +40,7 @@ def loss_of(model: nn.Module) -> Tensor:
 
 def trained(model: nn.Module, method: str = "mezo", steps: int = 3, **settings) -> list:
     """Returns losses and weights after some steps."""
-    few = {"n": 8} if method == "eggroll" else {}
+    few = {"n": 8, "baseline": "population"} if method == "eggroll" else {}
     settings = {"noise": "philox", "check_closure": False, **few, **settings}
     optimizer = zo.optimizer(method, model, lr=1e-2, restore="streamed", **settings)
     losses = [optimizer.step(lambda: loss_of(model)) for _ in range(steps)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zo.config import RunConfig
 from zo.distributed.agreement import Watch
+from zo.distributed.processes import Processes
 from zo.library.checks import PolicyCheck
 from zo.lm.config import ModelError
 from zo.lm.scoring.candidates import Evaluation
@@ -186,7 +187,7 @@ def _step(session: Session, examples: list[Encoded], progress: Progress | None =
         and session.scorer.differentiable
         and assembly.optimizer.step_index == 0
     ):
-        check = PolicyCheck(assembly.params, partial(_alone, loss_fn), host=True)
+        check = PolicyCheck(assembly.params, partial(_alone, loss_fn, processes), host=True)
         with check.watching():
             info = assembly.optimizer.step(loss_fn)
         if check.said:
@@ -217,9 +218,10 @@ def _step(session: Session, examples: list[Encoded], progress: Progress | None =
     }
 
 
-def _alone(loss_fn: LossFn) -> float:
-    """Returns a loss that is no part of a step."""
-    loss = loss_fn()
+def _alone(loss_fn: LossFn, processes: Processes) -> float:
+    """Returns a loss that is no part of a step, nor of what its processes sent."""
+    sent, loss = processes.bytes, loss_fn()
+    processes.bytes = sent
     if (mean_square := getattr(loss_fn, "mean_square", None)) is not None:
         mean_square()
     return loss
