@@ -1,10 +1,13 @@
 """Data, templates and candidates that cannot be meant: one sentence names the key, and the file or row."""
 
+import io
 import json
 from pathlib import Path
 
+import pyarrow
 import pytest
 from huggingface_hub import constants
+from pyarrow import parquet
 
 from tests.support.tiny_models import tokenizer
 from zo import config
@@ -27,6 +30,14 @@ def lines(*given):
 
 def chat(*turns):
     return {"messages": [{"role": role, "content": text} for role, text in turns]}
+
+
+def stored(*texts, names=("text", "label")):
+    """Returns a parquet file of texts, whose label stands beside each."""
+    labels = ["label" if text == "text" else text for text in texts]
+    stream = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_arrays([[*texts], labels], [*names]), stream)
+    return stream.getvalue()
 
 
 PAIRS = [f"film {i},{i % 2}" for i in range(12)]
@@ -75,6 +86,11 @@ REFUSED = [
     ("x.csv", lines("text,text,label", "a,b,1"), {}, r"task\.path: the header of x\.csv has 'text' twice; rename one"),
     ("x.jsonl", '{"text": "a", "label": 1, "label": 2}', {}, r"task\.path: an object of x\.jsonl has 'label' twice"),
     ("x.csv", CSV * 2, {}, r"row 12 of x\.csv, counted from 0, repeats the names of the columns"),
+    ("x.csv", CSV.encode("utf-16-le"), {}, r"x\.csv looks like UTF-16 without its byte order mark; save it as UTF-8"),
+    ("x.jsonl", lines(*JSONL).encode("utf-16-be"), {}, r"x\.jsonl looks like UTF-16 without its byte order mark"),
+    ("x.parquet", stored("a", "text", "b"), {}, r"row 1 of x\.parquet, counted from 0, repeats the names of the col"),
+    ("x.parquet", stored("a", "b", names=["text", "text"]), {}, r"the schema of x\.parquet has 'text' twice; rename"),
+    ("data/train.csv.gz", CSV, {"path": "data"}, r"data has only compressed files; unpack them: data/train\.csv\.gz$"),
     ("x.csv", CSV, {"candidates": [" a", " b", " c"]}, r"task\.candidates: 3 given, .* 2 values"),
     ("x.csv", lines(CSV + "film,2"), WHOLE, r"task\.label: row 12 has the label 2, .* of the 2 "),
     ("x.csv", CSV, {"labels": [0, 2]}, r"task\.labels: row \d+ has .* none of 0, 2; the data have 0"),
@@ -117,6 +133,7 @@ def test_what_cannot_be_meant_is_one_sentence_with_key_file_or_row(
 ):
     monkeypatch.chdir(tmp_path)
     if content is not None:
+        Path(file).parent.mkdir(exist_ok=True)
         Path(file).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(TaskError, match=message) as caught:
         opened(**{"path": file, **changes})

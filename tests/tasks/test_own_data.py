@@ -249,6 +249,50 @@ def test_classes_are_those_of_their_names_in_whatever_order_a_file_has_them(file
         load_splits(complete(own(tmp_path))[0])
 
 
+def saved(path, labels, *names):
+    """Writes a data set whose splits have the classes' names in an order each."""
+    import datasets
+
+    rows = {}
+    for split, of in zip(("train", "test"), names, strict=True):
+        features = datasets.Features(
+            {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=of)}
+        )
+        content = {"text": labels, "label": [*map(of.index, labels)]}
+        rows[split] = datasets.Dataset.from_dict(content, features=features)
+    datasets.DatasetDict(rows).save_to_disk(str(path))
+
+
+def test_splits_of_a_saved_data_set_are_mapped_by_the_names_of_their_classes(tmp_path):
+    labels = ["bad", "good"] * 6
+    saved(tmp_path / "a", labels, ["bad", "good"], ["good", "bad"])
+    task, _ = complete(own(tmp_path / "a"))
+    for example in (e for of in vars(load_splits(task)).values() for e in of):
+        assert example.fields["text"] == task.words[example.label].strip()
+    saved(tmp_path / "b", labels, ["bad", "good"], ["good", "bad", "other"])
+    with pytest.raises(TaskError, match=r"split 'train' of .* and split 'test' of .* differently"):
+        load_splits(complete(own(tmp_path / "b"))[0])
+
+
+@pytest.mark.parametrize("files", [("train", "test"), ("part-0", "part-1")])
+def test_names_of_classes_beside_numbers_are_refused_unless_the_numbers_are_declared(
+    files, tmp_path
+):
+    labels = ["bad", "good"] * 6
+    for named, numbered in (files, files[::-1]):
+        texts = pyarrow.table({"text": labels, "label": labels})
+        parquet.write_table(texts, tmp_path / f"{named}.parquet")
+        classes(tmp_path / f"{numbered}.parquet", labels, ["good", "bad"])
+        task, _ = complete(own(tmp_path))
+        for example in (e for of in vars(load_splits(task)).values() for e in of):
+            assert example.fields["text"].startswith(task.words[example.label].strip())
+        numbers = pyarrow.table({"text": labels, "label": [0, 1] * 6})
+        parquet.write_table(numbers, tmp_path / f"{numbered}.parquet")
+        said = rf"'label' has names in .*{named}\.parquet and numbers in .*{numbered}\.parquet"
+        with pytest.raises(TaskError, match=said):
+            load_splits(complete(own(tmp_path))[0])
+
+
 @pytest.mark.parametrize(
     "files",
     [("TrainData.csv", "TestData.csv"), ("trainset.csv", "testset.csv"), ("train.csv", "held_out.csv"),

@@ -13,7 +13,7 @@ import numpy as np
 from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.examples import Example, Splits
 from zo.tasks.reading import read_split
-from zo.tasks.rows import Rows, Written, plain, same
+from zo.tasks.rows import Rows, Written, check_labels, plain, same
 from zo.tasks.templates import MADE, columns, is_text, shown, task_columns, typed
 
 SHOWN = 8
@@ -86,6 +86,8 @@ def load_splits(task: TaskConfig, all_columns: bool = False) -> Splits:
                     f"task.{name}_split={split}: its rows have no labels or completions; task.{name}_split=null takes"
                     f" rows of {task.train_split!r} instead"
                 )
+            if task.kind == "classification":
+                check_labels([rows, own], str(task.label))
             parts[name] = (split, own, _chosen(len(own), size))
     splits = Splits(
         **{name: _examples(task, *part, fields, all_columns) for name, part in parts.items()}

@@ -9,7 +9,7 @@ from typing import Any
 from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.conversations import JOINED, holds_conversations, parts_of
 from zo.tasks.reading import SPLITS, read_split, split_names
-from zo.tasks.rows import UNNAMED, Rows, Written, alike, same
+from zo.tasks.rows import UNNAMED, Rows, Written, alike, check_labels, same
 from zo.tasks.templates import MASK, columns, is_text, shown, task_columns, typed
 
 COLUMNS = {
@@ -100,6 +100,7 @@ def _classification(task: TaskConfig, rows: Rows) -> TaskConfig:
 def _labels(rows: Rows, label: str) -> tuple[list[Any], list[str]]:
     """Returns the labels in the data, sorted, and the name of each."""
     rows.require(label, "label")
+    check_labels(rows.parts, label)
     if names := rows.classes.get(label):
         return list(range(len(names))), [str(name).strip() for name in names]
     values = [v for v in rows.values(label) if v is not None and v == v and shown(v).strip()]

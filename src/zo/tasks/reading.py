@@ -28,6 +28,8 @@ FORMATS = ("csv", "json", "parquet")
 SAVED = ("state.json", "dataset_dict.json")
 """Files in a directory written by ``save_to_disk`` of `datasets`."""
 
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".7z")
+
 SHOWN = 8
 """Files of a split that a message lists."""
 
@@ -192,6 +194,10 @@ def _of_directory(base: Path) -> dict[str, list[Named]] | None:
     names = {p: p.relative_to(base) for p in sorted(base.rglob("*")) if p.is_file()}
     names = {p: name for p, name in names.items() if not re.search(r"(^|/)\.", str(name))}
     kinds = {p: ENDINGS[p.suffix.lower()] for p in names if p.suffix.lower() in ENDINGS}
+    packed = [str(path) for path in names if path.suffix.lower() in COMPRESSED]
+    if packed and not kinds:
+        listed = ", ".join(packed[:SHOWN]) + ", ..." * (len(packed) > SHOWN)
+        raise TaskError(f"task.path: {base} has only compressed files; unpack them: {listed}")
     most = Counter(kinds.values()).most_common(1)
     counted = [path for path, kind in kinds.items() if (kind, most[0][1]) in most]
     splits = {path: _split_of(str(names[path])) for path in counted}

@@ -79,6 +79,7 @@ class Rows:
         notes: Sentences about the file.
         nothing: Text of a cell without a value in a template; None: an error.
         source: Its file, or its split and data set, as messages name it.
+        parts: The rows of each file, if there are several.
     """
 
     names: Sequence[str]
@@ -88,6 +89,7 @@ class Rows:
     notes: Sequence[str] = ()
     nothing: str | None = None
     source: str = "the data"
+    parts: Sequence[Rows] = ()
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -97,12 +99,17 @@ class Rows:
         return replace(self, numbers=self.numbers[indices])
 
     def with_classes_of(self, other: Rows) -> Rows:
-        """Returns the rows with the class numbers of other rows, which stand for the same names.
+        """Returns the rows with the class numbers, or else the class names, of other rows.
 
         Raises:
             TaskError: If the names of the classes differ.
         """
-        new = {}
+        new: dict[str, dict[Any, Any]] = {}
+        for name in self.classes.keys() - other.classes.keys():
+            if any(isinstance(v, str) for v in (other.values(name) if name in other.names else ())):
+                new[name] = dict(enumerate(self.classes[name]))
+        for name in other.classes.keys() - self.classes.keys():
+            new[name] = {of: number for number, of in enumerate(other.classes[name])}
         for name in self.classes.keys() & other.classes.keys():
             here, there = self.classes[name], other.classes[name]
             if sorted(here) != sorted(there):
@@ -119,7 +126,8 @@ class Rows:
             values = self.cells(name, at)
             return [new[name].get(v, v) for v in values] if name in new else values
 
-        return replace(self, cells=cells, classes={**self.classes, **other.classes})
+        kept = {name: of for name, of in self.classes.items() if name not in new}
+        return replace(self, cells=cells, classes={**kept, **other.classes})
 
     def column(self, name: str) -> str | None:
         """Returns the column that a name, or the beginning of a name, refers to; None if there is none."""
@@ -220,6 +228,25 @@ def alike(labels: Iterable[Any]) -> dict[Any, Any]:
     return found
 
 
+def check_labels(parts: Sequence[Rows], label: str) -> None:
+    """Checks that labels are names in all files or numbers in all: nothing says which number has which name.
+
+    Raises:
+        TaskError: If they are not; names two files.
+    """
+    kinds: dict[bool, str] = {}
+    for rows in parts:
+        values = rows.values(label) if rows.column(label) else ()
+        given = (v for v in values if v is not None and v != "")
+        numbers = {not isinstance(v, str) or bool(DECIMAL.fullmatch(v)) for v in given}
+        if len(numbers) == 1:
+            kinds.setdefault(numbers.pop(), rows.source)
+    if len(kinds) > 1:
+        raise TaskError(
+            f"task.label: {label!r} has names in {kinds[False]} and numbers in {kinds[True]}; write the labels alike"
+        )
+
+
 def joined(parts: Sequence[Rows], files: Sequence[Path]) -> Rows:
     """Returns the rows of several files, one file after another.
 
@@ -239,7 +266,8 @@ def joined(parts: Sequence[Rows], files: Sequence[Path]) -> Rows:
     column = functools.cache(lambda name: [v for rows in parts for v in rows.values(name)])
     notes = [note for rows in parts for note in rows.notes]
     whole = _whole(first.names, sum(map(len, parts)), column)
-    return replace(whole, classes=first.classes, notes=notes, nothing=first.nothing)
+    whole = replace(whole, classes=first.classes, notes=notes, nothing=first.nothing)
+    return replace(whole, source=f"{files[0]} and {len(files) - 1} more", parts=parts)
 
 
 def read(file: Path, key: str, given: str | None = None) -> Rows:
@@ -276,7 +304,13 @@ def _format(file: Path, key: str, given: str | None) -> str:
         begin = stream.read(4096)
     if not begin:
         raise TaskError(f"{key}: {file} is empty")
-    if begin.startswith(UTF16):
+    halves = [begin[i::2].count(0) for i in (0, 1)]
+    marked = begin.startswith(UTF16)
+    if not marked and min(halves) == 0 and 4 * max(halves) > len(begin):
+        raise TaskError(
+            f"{key}: {file} looks like UTF-16 without its byte order mark; save it as UTF-8"
+        )
+    if marked:
         begin = begin.decode("utf-16", errors="ignore").encode()
     begin = begin.lstrip(b"\xef\xbb\xbf \t\r\n")
     found = ""
@@ -329,6 +363,9 @@ def _parquet(file: Path) -> Rows:
         values = column(name).take(pyarrow.array(at)).to_pylist()
         return _shortest(values, str(schema.field(name).type))
 
+    if {str(of.type) for of in schema} <= {"string", "large_string"}:
+        every = [column(name).to_pylist() for name in schema.names]
+        _no_header_below(schema.names, zip(*every, strict=True), file)
     return Rows(schema.names, np.arange(opened.metadata.num_rows), cells, named)
 
 
