@@ -1,6 +1,7 @@
 """The commands `zo tables`, `choose`, `record`, `paper`, `report`, `dashboard`: the same options for runs, results."""
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -123,6 +124,8 @@ def tables(call: Call) -> Paths:
     """The tables and figures of some sweeps, or of all that have runs, with the paper's tables that these fill."""
     asked, groups = call.asked.sweeps, call.frames.sweeps
     names = asked or sorted(groups)
+    if not asked and call.frames.runs.empty:
+        print(f"{' '.join(call.asked.runs)}: no runs in it; --runs names others", file=sys.stderr)
     filled = call.filled()
     failed: list[str] = []  # a sweep that cannot be shown leaves the others as they are
     shown = False
@@ -162,6 +165,9 @@ def _sweep(call: Call, name: str, filled: pd.DataFrame) -> Paths:
 def _no_runs(sweep: str, frames: Frames) -> str:
     there = ", ".join(frames.sweeps) or "no sweep"
     words, file = typed(sweep)
+    known = {*frames.sweeps, *(path.stem for path in (ROOT / "conf" / "sweep").glob("*.yaml"))}
+    near = [] if file else difflib.get_close_matches(sweep, sorted(known - {sweep}), n=1)
+    sweep += "".join(f" (did you mean {name}?)" for name in near)
     makes = f"`zo train -m {words}` makes those of conf/sweep/{file}.yaml"
     return f"there is no run of {sweep}; there are runs of {there}" + f". {makes}" * bool(file)
 

@@ -90,7 +90,14 @@ PROBLEMS = {
     "adapter=prompt lr=1 model=roberta-large task=sst2": "adapter=prompt: is for decoders, and roberta-large",
     "task.pompt=x": "task.pompt=x: no such key; did you mean prompt?",
     "lr=0": "lr=0.0: must be finite and greater than 0",
-    "lr": "lr: write key=value, as lr=1e-6",
+    "lr": "lr: write key=value, as lr=1e-6, without blanks",
+    "steps = 5": "steps: write key=value, as lr=1e-6, without blanks\n=: no key in front of =; write key=value, as lr=",
+    "optimizer.lr=1e-3": "optimizer.lr=1e-3: no such key; here it is lr, without optimizer",
+    "optimizer.steps=9": "optimizer.steps=9: no such key; here it is steps, without optimizer",
+    "adapter.r=4": "adapter.r=4: no such key; it is a key of adapter=lora",
+    "optimizer.adaptive_noise=true optimizer=mezo":
+        "optimizer.adaptive_noise=true: no such key; it is a key of optimizer=bszo",
+    "model=opt-125m": "model=opt-125m: did you mean opt-13b? A directory or a model of the hub is model.path=opt",
     "model.path=a;b": "model.path=a;b: Hydra cannot read this value; put it in quotes: 'model.path=\"a;b\"'",
     "steps=1e4": "steps=1e4: must be a whole number, written 10000",
     f"seed={10**22}": f"seed={10**22}: must be at most 9223372036854775807",
@@ -221,6 +228,12 @@ def test_keys_of_ones_own_are_typed_without_a_plus_and_may_be_addresses():
     assert command_line.readable(typed[2:3]) == ["++task.options={max_terms: 2}"]
     grid = command_line.runs([*typed[:2], "task.name=chain_sum,gcd"], multirun=True)
     assert [of.task.path for of in grid] == ["reasoning_gym:chain_sum", "reasoning_gym:gcd"]
+
+
+def test_a_run_without_steps_says_so_where_its_method_has_some():
+    said = "steps=0 trains nothing; the weights are scored as they are"
+    assert said in config.notes(the_run("steps=0"))
+    assert said not in config.notes(the_run("optimizer=zero_shot"))
 
 
 def test_multirun_may_stand_anywhere_and_a_home_directory_is_expanded(monkeypatch):
@@ -397,6 +410,7 @@ def test_a_file_of_conf_that_is_wrong_or_missing_is_one_sentence(
         assert told in line
 
 
+NO_REWARD = "objective.function=no/rules.py:score"
 REFUSED = {
     "lr=1e-4 lr_index=1": "lr_index=1: must be left out beside lr, which is the rate itself",
     "--lr=3": "--lr=3: no such option; keys are written without dashes: lr=3",
@@ -407,6 +421,8 @@ REFUSED = {
     "--config-dir /conf": "--config-dir=/conf: give the directory as hydra.searchpath=[file:///conf]",
     "--cfg job --config-dir /conf":
         "--config-dir=/conf: give the directory as hydra.searchpath=[file:///conf]",
+    f"lr=1 task=reward task.path={ROOT}/README.md {NO_REWARD}":
+        "objective.function: no such file no/rules.py; give FILE.py:FUNCTION",
     "-m name=..": "name=..: must be letters, digits, and . _ + or -, with a letter, digit or _ first",
     "optimizer=mezo seed=1 optimizer=bszo":
         "optimizer=bszo: given 2 times; give it once, or -m optimizer=mezo,bszo",

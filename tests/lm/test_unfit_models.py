@@ -124,6 +124,14 @@ REFUSED = [
 ]  # fmt: skip
 
 
+def test_a_name_that_is_no_path_here_is_said_before_advice_about_the_hub(monkeypatch):
+    monkeypatch.setattr(hub, "answers", lambda: False)
+    with pytest.raises(
+        ModelError, match=r"^model\.path: no such file or directory no/such here, and "
+    ):
+        loaded_from("no/such")
+
+
 @pytest.mark.parametrize(("attempt", "message"), REFUSED)
 def test_what_does_not_fit_is_refused_in_one_sentence(attempt, message, tmp_path, monkeypatch):
     """The hub is not asked for what can only be a path."""

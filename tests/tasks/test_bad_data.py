@@ -50,6 +50,7 @@ WHOLE |= {"validation_split": None, "test_split": None}
 MASKED = {"masked_prompt": "{text} <mask>", "label_words": [" was", " the"]}
 REFUSED = [
     ("x.csv", None, {}, r"task\.path: .*no file or directory .*x\.csv"),
+    ("x.csv", None, {"path": "no/such"}, r"task\.path: no such file or directory no/such here, and .* be loaded"),
     ("x.csv", "", {}, r"task\.path: .*x\.csv is empty"),
     ("x.csv", "text,label\n", {}, r"task\.path: .*has no rows below its header"),
     ("x.csv", CSV, {"train_size": 50}, r"50 \+ 1 \+ 1 = 52 examples needed, .* has 12"),

@@ -429,13 +429,15 @@ def test_what_does_not_go_together_is_refused(tmp_path, message):
         step(model, **settings)
 
 
-def test_what_cannot_be_offloaded_is_refused(tmp_path):
+def test_what_cannot_be_offloaded_is_refused(tmp_path, monkeypatch):
     def refuses(message: str, model: nn.Module, where: str = "disk", **more) -> None:
         with pytest.raises(ValueError, match=message):
             zo.offload(model, where, **{"device": "cpu", "directory": tmp_path, **more})
 
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     refuses("must be cpu or disk", model, "nvme")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    refuses("device='cuda': PyTorch finds no CUDA device", model, device="cuda")
     refuses("the CPU computes", model, "cpu")
     refuses("directory: must be given", model, directory=None)
     refuses(r"weight: is on the meta device, and no file is known", nn.Linear(4, 4, device="meta"))

@@ -422,9 +422,13 @@ def _syntax_problems(overrides: Sequence[str]) -> Iterator[Problem]:
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals and not override.startswith("~"):
-            yield Problem(override, ..., "write key=value, as lr=1e-6")
+            yield Problem(override, ..., "write key=value, as lr=1e-6, without blanks")
+        elif key != key.strip():
+            yield Problem(override, ..., f"write {key.strip()}={value.strip()}, without blanks")
         elif not key.strip("+"):
-            yield Problem(override, ..., "no key in front of =; write key=value, as lr=1e-6")
+            yield Problem(
+                override, ..., "no key in front of =; write key=value, as lr=1e-6, without blanks"
+            )
         elif key.startswith("hydra.") and not key.startswith(OF_HYDRA):
             right = f"is not read; of Hydra's own keys {', '.join(OF_HYDRA)} are"
             yield Problem(key, value, right)

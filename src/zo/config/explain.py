@@ -9,6 +9,8 @@ import yaml
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from zo.config.settings import RunConfig
+
 WORDS: dict[str, dict[str, str]] = yaml.safe_load((files("zo") / "assets/errors.yaml").read_bytes())
 
 
@@ -30,11 +32,25 @@ def explain(error: BaseException) -> str:
             return f"{inside}no such key; here it is {WORDS['neighbours'][key]}"
         if WORDS["renamed"].get(key) in names:
             return f"{inside}is called {WORDS['renamed'][key]} now"
+        if elsewhere := _elsewhere(key, str(getattr(error, "full_key", None))):
+            return f"{inside}no such key; {elsewhere}"
         close = difflib.get_close_matches(key.lower(), names, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
         return f"{inside}no such key; {hint}"
     found = ((re.search(pattern, first), right) for pattern, right in WORDS["expected"].items())
     return inside + next((match.expand(right) for match, right in found if match), first)
+
+
+def _elsewhere(key: str, full: str) -> str:
+    """Returns where a key of a group belongs: to no group, or to the group's other options. Empty: nowhere."""
+    from zo.config.schema import option_schemas  # here: the schemas need this module
+
+    group = full.removesuffix(f".{key}")
+    if group != full and key in {f.name for f in fields(RunConfig)}:
+        return f"here it is {key}, without {group}"
+    options = option_schemas().get(group, {})
+    have = [name for name, of in options.items() if key in getattr(of, "__dataclass_fields__", {})]
+    return f"it is a key of {group}={', '.join(have)}" if have else ""
 
 
 def with_nearest(group: str, value: str, right: str) -> str:
@@ -44,8 +60,9 @@ def with_nearest(group: str, value: str, right: str) -> str:
     meant = f"did you mean {options[close[0]]}? It" if close else ""
     if group == "task" and ("/" in value or "." in value):
         meant = f"data of your own are task=classification task.path={value}, or task=completion; else it"
-    if group == "model" and ("/" in value or not close):
-        meant = f"a directory or a model of the hub is model.path={value}; else it"
+    if group == "model":
+        likely = f"did you mean {options[close[0]]}? A" if close and "/" not in value else "a"
+        meant = f"{likely} directory or a model of the hub is model.path={value}; else it"
     if group == "sweep" and (stage := re.fullmatch(r"(\w+?)_(tune|tune_best)", value)):
         meant = f"a stage is chosen by stage=, as sweep={stage[1]} stage={stage[2]}; else it"
     return f"{meant} {right}".lstrip()

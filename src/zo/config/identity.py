@@ -139,6 +139,10 @@ def check_paths(run: RunConfig) -> Problem | None:
         if run.model.weights == "pretrained" or not run.model.architecture:
             source.present(run.model)
         check_addresses(run.task)
+        for function in run.objective.code():
+            place = function.partition(":")[0]
+            if place.endswith(".py") and reward_code.source(function) is None:
+                raise TaskError(f"objective.function: no such file {place}; give FILE.py:FUNCTION")
     except (ModelError, TaskError) as error:
         key, _, right = str(error).partition(": ")
         begun = os.path.exists(Path(run.out, run_id(run)))  # it may need them no more

@@ -159,6 +159,8 @@ def describe(run: RunConfig) -> str:
 def notes(run: RunConfig) -> list[str]:
     """Returns what a person should know of the choices, one sentence each."""
     found = run.optimizer.notes()
+    if not run.steps and run.optimizer.name not in BASELINES:
+        found.append("steps=0 trains nothing; the weights are scored as they are")
     if run.adapter.eps is not None and getattr(run.optimizer, "eps", None) == run.adapter.eps:
         found.append(
             f"optimizer.eps={run.adapter.eps:g} is that of adapter={run.adapter.name}; "

@@ -97,7 +97,8 @@ def _sentence(cfg: ModelConfig, error: Exception) -> str:
     if "support an attention implementation" in reason:
         return f"model.attention: {reason.split()[0]} has no {cfg.attention} attention; use model.attention=eager"
     remedy = hub.ELSEWHERE if hub.cannot_write(error) else _remedy(cfg)
-    return f"model.path: {cfg.path} cannot be loaded ({reason}); {remedy}"
+    there = package_files.absent(cfg.path)
+    return f"model.path: {there}{cfg.path} cannot be loaded ({reason}); {remedy}"
 
 
 def _remedy(cfg: ModelConfig) -> str:

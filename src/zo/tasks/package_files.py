@@ -41,6 +41,13 @@ def existing(address: str) -> str:
     return path
 
 
+def absent(address: str) -> str:
+    """Returns the beginning of an error's text where an address may be a mistyped path: it is not there."""
+    return (
+        "" if Path(resolve(address)).exists() else f"no such file or directory {address} here, and "
+    )
+
+
 def is_path(address: str) -> bool:
     """Returns whether an address can only be a path: by its beginning, its ending, or an existing parent."""
     begins = address.startswith(("/", ".", "~", PREFIX))

@@ -271,7 +271,8 @@ def _unreachable(task: TaskConfig, split: str | None, error: Exception) -> TaskE
         return _no_split(task, split, re.findall(r"'([^']+)'", reason.split(". ")[-1]))
     key = "task.data_files" if task.data_files else "task.path"
     named = "the splits" if split is None else f"split {split!r}"
-    message = f"{key}: {named} of {_named(task)} cannot be loaded ({reason})"
+    there = "" if task.path in FORMATS else package_files.absent(task.path)
+    message = f"{key}: {there}{named} of {_named(task)} cannot be loaded ({reason})"
     if hub.cannot_write(error):
         remedy = hub.ELSEWHERE
     elif not isinstance(error, OSError):  # there, but not as the configuration says

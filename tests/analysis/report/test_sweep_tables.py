@@ -115,6 +115,19 @@ def test_where_leaves_runs_out(
     assert capsys.readouterr() == ("", said)
 
 
+@pytest.mark.parametrize(
+    ("asked", "status", "says"),
+    [([], 0, "{}: no runs in it; --runs names others"),
+     (["quickstar"], 2, "there is no run of quickstar (did you mean quickstart?); there are runs of no sweep")],
+)  # fmt: skip
+def test_an_empty_directory_and_a_mistyped_sweep_are_said(
+    asked: list[str], status: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = ["--results", str(tmp_path / "results")]
+    assert main(["tables", *asked, "--runs", str(tmp_path), *results]) == status
+    assert says.format(tmp_path) in capsys.readouterr().err
+
+
 def test_a_prompt_with_a_line_break_stays_in_its_row() -> None:
     made = Table("t", ["prompt", "n"], [["{text}\nIt is", "1"]], caption=["a\r\nb"])
     assert "| {text}\\nIt is | 1 |\n\na\\r\\nb\n" in markdown(made)

@@ -58,6 +58,10 @@ def offload(
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise OffloadRefused(
+            f"device={str(device)!r}: PyTorch finds no CUDA device; take device='cpu'"
+        )
     if where == "cpu" and device.type == "cpu":
         raise OffloadRefused(
             "where='cpu': the CPU computes, so that the weights are on its side already; take disk"
