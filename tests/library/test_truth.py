@@ -13,6 +13,7 @@ from torch.nn.utils.parametrizations import weight_norm
 import zo
 from tests.support.tiny_models import MODELS, WINDOWS, random_model, t5
 from tests.support.tiny_runs import TinyRun
+from zo.library import checks
 from zo.library.checks import PolicyCheck
 from zo.weights.space import ParameterSpace
 
@@ -191,7 +192,8 @@ class Escaped(Headed):
 
 HALVES = (torch.bfloat16, torch.float16)
 ESCAPES = [("eggroll", "factors", torch.float32)]
-for kind in ("mezo", "streamed"), ("lozo", "factors"):
+ESCAPED = [("mezo", "streamed"), ("lozo", "factors")]
+for kind in ESCAPED:
     ESCAPES += [(*kind, dtype) for dtype in (torch.float32, *HALVES)]
 
 
@@ -206,6 +208,33 @@ def test_the_first_step_finds_a_weight_that_escapes_the_policy(method, restore, 
     assert optimizer.step_index == 0
     model = made(lambda: Escaped(dtype))
     optimizer_of(method, model, restore, check_closure=False).step(model.loss)
+
+
+ROOM = 1300
+"""Bytes for copies of all tensors of `Headed` but its head's matrix."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("method", "restore"),
+    [*ESCAPED, ("mezo", "merged"), ("hizoo", "streamed"), ("eggroll", "streamed")],
+)
+def test_the_tensors_that_memory_has_room_for_are_compared(method, restore, dtype, monkeypatch):
+    scale = dtype.itemsize / 4
+    monkeypatch.setattr(checks, "free_bytes", lambda device: ROOM * scale)
+    sound = [made(lambda: Headed(nn.Linear(16, 16), x=X.to(dtype)).to(dtype)) for _ in range(2)]
+    with pytest.warns(UserWarning, match="copies of 3 of 4 tensors, which alone were compared"):
+        optimizer_of(method, sound[0], restore).step(sound[0].loss)
+    optimizer_of(method, sound[1], restore, check_closure=False).step(sound[1].loss)
+    assert all(map(torch.equal, *(m.state_dict().values() for m in sound)))
+    model = made(lambda: Escaped(dtype))
+    if restore != "merged":
+        with pytest.raises(RuntimeError, match="the model computes with other weights"):
+            optimizer_of(method, model, restore).step(model.loss)
+    monkeypatch.setattr(checks, "free_bytes", lambda device: 0)
+    model = made(lambda: Escaped(dtype))
+    with pytest.warns(UserWarning, match="was not compared: no memory is free for a copy"):
+        optimizer_of(method, model, restore).step(model.loss)
 
 
 class Clamped(nn.Embedding):
@@ -315,7 +344,7 @@ SOUND = [
 def test_sound_models_pass_and_their_step_has_the_same_bits(name, method, restore, dtype):
     made = {**MODELS, **WINDOWS}[name]
     runs = [TinyRun(made().to(dtype), method, restore, eps=1e-3) for _ in range(2)]
-    check = PolicyCheck(runs[0].params, runs[0].loss)
+    check = PolicyCheck(runs[0].params, runs[0].loss, lambda values: [list(values)])
     with check.watching():
         found = runs[0].optimizer.step(runs[0].loss)
     assert "displaced by hand" in check.said

@@ -6,6 +6,7 @@ weight decay may change, a check of the closure, `state_dict`, and the record of
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -277,7 +278,8 @@ class ZerothOrder(_Base):
             merged = self._merged_by_reader()
             if self._recorder is not None:
                 self._recorder.begin(merged)
-            check = PolicyCheck(space, partial(self._loss, closure, context))
+            processes = Processes() if self._parallel is None else self._parallel.processes
+            check = PolicyCheck(space, partial(self._loss, closure, context), processes.gather)
             try:
                 with check.watching() if compares else nullcontext():
                     if self._parallel is None:
@@ -288,6 +290,8 @@ class ZerothOrder(_Base):
                 if self._recorder is not None and not exact:
                     self._recorder.broken_off = True
                 raise
+            if check.short:
+                warnings.warn(check.said, stacklevel=4)
             self.info = info
             if self._recorder is not None:
                 self._recorder.append(rates, info.losses)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zo.config import RunConfig
 from zo.distributed.agreement import Watch
@@ -35,6 +36,8 @@ from zo.weights.space import non_finite
 
 if TYPE_CHECKING:
     from zo.run.logs.rewards import RewardLog
+
+T = TypeVar("T")
 
 TIMED, LEAST = 5, 100
 """Steps that an estimate of the run's time is made of, and steps to go that it is worth for."""
@@ -187,7 +190,9 @@ def _step(session: Session, examples: list[Encoded], progress: Progress | None =
         and session.scorer.differentiable
         and assembly.optimizer.step_index == 0
     ):
-        check = PolicyCheck(assembly.params, partial(_alone, loss_fn, processes), host=True)
+        alone = partial(_alone, loss_fn, processes)
+        gather = partial(_uncounted, processes, processes.gather)
+        check = PolicyCheck(assembly.params, alone, gather, host=True)
         with check.watching():
             info = assembly.optimizer.step(loss_fn)
         if check.said:
@@ -220,11 +225,17 @@ def _step(session: Session, examples: list[Encoded], progress: Progress | None =
 
 def _alone(loss_fn: LossFn, processes: Processes) -> float:
     """Returns a loss that is no part of a step, nor of what its processes sent."""
-    sent, loss = processes.bytes, loss_fn()
-    processes.bytes = sent
+    loss = _uncounted(processes, loss_fn)
     if (mean_square := getattr(loss_fn, "mean_square", None)) is not None:
         mean_square()
     return loss
+
+
+def _uncounted(processes: Processes, call: Callable[..., T], *args: Any) -> T:
+    """Returns what a call returns; what its processes send is not counted."""
+    sent, found = processes.bytes, call(*args)
+    processes.bytes = sent
+    return found
 
 
 def _drift(session: Session) -> float:

@@ -1,7 +1,7 @@
 """Directions that a zeroth-order method moves along: vectors the size of the model, never stored."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
@@ -205,6 +205,26 @@ class LowRank:
     def drawn(self, key: NoiseKey, i: int, p: Tensor, *length: int) -> Tensor:
         """Returns the normals of tensor `i` under a key, (rank, length) or (rank,), on p's device."""
         return self.engine.draw_(p.new_empty((self.rank, *length), dtype=torch.float32), key, i)
+
+
+def restricted(z: Direction, kept: Collection[int], tensors: Sequence[Tensor]) -> Direction:
+    """Returns a direction that is z in the tensors at kept positions, and 0 in the others."""
+    if not isinstance(z, LowRank):
+        limits = [math.inf if i in kept else -1.0 for i in range(len(tensors))]
+        pairs = zip(limits, tensors, strict=True)
+        return Masked(z, [torch.tensor(limit, device=p.device) for limit, p in pairs])
+    kind = type(z)
+
+    def left(self: LowRank, i: int, p: Tensor) -> Tensor:
+        return kind.left(self, i, p) * (i in kept)
+
+    def sample(self: LowRank, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
+        return kind.sample(self, i, p, rows) * (i in kept)
+
+    body = {"left": left, "sample": sample, "left_key": ("restricted", z.left_key)}
+    found: LowRank = object.__new__(type("Restricted", (kind,), body))
+    vars(found).update(vars(z))
+    return found
 
 
 class Fused(NamedTuple):
