@@ -14,7 +14,7 @@ import zo
 from tests.support.tiny_models import MODELS, WINDOWS, random_model, t5
 from tests.support.tiny_runs import TinyRun
 from zo.library import checks
-from zo.library.checks import PolicyCheck
+from zo.weights.policy_check import PolicyCheck
 from zo.weights.space import ParameterSpace
 
 X = torch.randn(8, 5, 16, generator=torch.Generator().manual_seed(1))

@@ -32,7 +32,6 @@ from zo.library.arguments import (
     typed,
 )
 from zo.library.checks import (
-    PolicyCheck,
     RepeatCheck,
     ReplacedCheck,
     StepReport,
@@ -54,6 +53,7 @@ from zo.record.header import fingerprint
 from zo.record.recorder import Recorder
 from zo.weights.constraints import RESTORE_POLICIES
 from zo.weights.loss import Context
+from zo.weights.policy_check import PolicyCheck
 from zo.weights.restore import FactoredPolicy
 from zo.weights.space import ParameterSpace
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zo.config import RunConfig
 from zo.distributed.agreement import Watch
 from zo.distributed.processes import Processes
-from zo.library.checks import PolicyCheck
 from zo.lm.config import ModelError
 from zo.lm.scoring.candidates import Evaluation
 from zo.optim.base import NonFiniteError
@@ -31,6 +30,7 @@ from zo.tasks.measures import LOSS
 from zo.weights.anchor import rounding_notice
 from zo.weights.loss import LossFn
 from zo.weights.offloaded import OffloadRefused
+from zo.weights.policy_check import PolicyCheck
 from zo.weights.restore import RestoreError
 from zo.weights.space import non_finite
 

@@ -1,0 +1,190 @@
+"""Proof that a restore policy measures displaced losses: one is compared with that of weights written by hand."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from zo.weights.directions import Terms, restricted
+from zo.weights.loss import LossFn
+from zo.weights.restore import Excursion, RestoreError
+from zo.weights.space import ParameterSpace
+from zo.weights.updates import add_
+
+SHARES = (1.0, 0.1)
+"""Norms of displacements whose effect exceeds rounding, in the largest weight's; the first finite loss counts."""
+
+
+class PolicyCheck:
+    """Compares the first displaced loss of a step with the loss of the same weights, written by hand.
+
+    It costs a copy of the weights, on the host where their device has no room for it, and a forward pass. Where the
+    losses differ, or in half precision are those of θ, a few more tell rounding from other weights. Where the host has
+    no room either, the tensors that fit are displaced alone.
+
+    Args:
+        space: θ.
+        evaluate: Returns the step's loss at the current weights, that of all processes together.
+        gather: Returns the numbers of all processes, which then displace all tensors, a part each, or none.
+        host: Whether the copy is on the host in any case, as for a run that reports its device memory.
+
+    Attributes:
+        said: What was compared, a sentence, once it was.
+        short: Whether memory for copies was short, so that not all tensors were compared.
+    """
+
+    def __init__(
+        self,
+        space: ParameterSpace,
+        evaluate: Callable[[], float],
+        gather: Callable[[Sequence[float]], list[list[float]]],
+        host: bool = False,
+    ):
+        self._space, self._evaluate, self._gather, self._host = space, evaluate, gather, host
+        self._places: dict[int, torch.device] = {}
+        self.said, self.short = "", False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While the body runs, which makes a step, its first displaced loss is compared."""
+        if self._space.offloaded:
+            self.said = "the loss under the restore policy was not compared: weights are offloaded"
+            yield
+            return
+        self._space.__dict__["measure"] = self._measure
+        try:
+            yield
+        finally:
+            self._space.__dict__.pop("measure", None)
+
+    def _measure(self, loss_fn: LossFn, excursions: Sequence[Excursion]) -> list[float]:
+        """Does what `ParameterSpace.measure` does.
+
+        Raises:
+            RestoreError: If the policy measures a loss of other weights.
+        """
+        space, policy = self._space, self._space.policy
+        points = [terms for points in excursions for terms in points]
+        at = next((i for i, terms in enumerate(points) if terms), None)
+        if at is None:
+            return ParameterSpace.measure(space, loss_fn, excursions)
+        del space.__dict__["measure"]
+        policy.finish_restore()
+        self._places = self._room()
+        total = len(policy.local)
+        share = min(chain(*self._gather([len(self._places) / total])))
+        self.short = share < 1
+        if not share:
+            self.said = f"the loss under restore={policy.name} was not compared: no memory is free for a copy"
+            return ParameterSpace.measure(space, loss_fn, excursions)
+        truth = math.nan if self.short else self._by_hand(points[at])
+        losses = ParameterSpace.measure(space, loss_fn, excursions)
+        found = losses[at]
+        self.said = (
+            f"restore={policy.name} was compared with weights displaced by hand: loss {found}"
+        )
+        if self.short:
+            fit = f"copies of {len(self._places)} of {total} tensors"
+            self.said += f"; memory is free for {fit}, which alone were compared"
+        half = any(t.dtype in (torch.bfloat16, torch.float16) for t in space.like)
+        if found == truth and not half:
+            return losses
+        policy.finish_restore()
+        base = self._evaluate()
+        if found == truth != base:
+            return losses
+        rounding = 4e-3 if half else 1e-3
+        for share in SHARES:
+            terms = self._enlarged(points[at], share)
+            if math.isfinite(truth := self._by_hand(terms)):
+                break
+        noise = rounding * max(abs(base), abs(truth))
+        copies = self._copies()
+        try:
+            with policy.excursion() as probe:
+                (found,) = probe.losses(self._evaluate, [terms])
+        finally:
+            policy.finish_restore()
+            self._put_back(copies)
+        if abs(found - truth) > 0.05 * abs(truth - base) + 2 * noise:
+            what = (
+                f"the first step measures the loss {found} where weights displaced by hand have {truth} and the"
+                f" undisplaced ones {base}, so the model computes with other weights"
+            )
+            raise RestoreError(policy.name, what, "snapshot")
+        self.said += f", and at a larger displacement {found}, by hand {truth}"
+        return losses
+
+    def _enlarged(self, terms: Terms, share: float) -> Terms:
+        """Returns a displacement along the first direction that changes the largest tensor by a share at least."""
+        local = self._space.local
+        if self.short:
+            terms = [(c, restricted(z, self._places.keys(), local)) for c, z in terms]
+        if self._space.shards:  # each process would take another one
+            return terms
+        c, z = terms[0]
+        i, p = max(((i, local[i]) for i in self._places), key=lambda pair: pair[1].numel())
+        size = float(z.sample(i, p).norm()) * abs(c)
+        return [(c * max(1.0, share * float(p.float().norm()) / size), z)] if size else terms
+
+    def _by_hand(self, terms: Terms) -> float:
+        """Returns the loss of displaced weights."""
+        copies = self._copies()
+        try:
+            for i, of in copies.items():
+                p = self._space.policy.local[i]
+                add_(p, of.to(p.device), i, terms)
+            return self._evaluate()
+        finally:
+            self._put_back(copies)
+
+    def _room(self) -> dict[int, torch.device]:
+        """Returns where copies go, by position: the weights' devices, else the host, of the tensors that fit there."""
+        local = self._space.policy.local
+        sizes = [t.numel() * t.element_size() for t in local]
+        if not self._host and all(free_bytes(t.device) > 2 * sum(sizes) for t in local):
+            return {i: t.device for i, t in enumerate(local)}
+        host = torch.device("cpu")
+        found, left = {}, 0.9 * free_bytes(host) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        for i, size in enumerate(sizes):
+            if size <= left:
+                found[i] = host
+                left -= size
+        return found
+
+    def _copies(self) -> dict[int, Tensor]:
+        """Returns copies of the weights, by position."""
+        return {i: self._space.policy.local[i].to(d, copy=True) for i, d in self._places.items()}
+
+    def _put_back(self, copies: Mapping[int, Tensor]) -> None:
+        """Writes copies of the weights back."""
+        for i, of in copies.items():
+            self._space.policy.local[i].copy_(of)
+
+
+def free_bytes(device: torch.device) -> float:
+    """Returns the bytes that are free on a device, of the host those of its control group, too; infinite if unknown."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type != "cpu":
+        return math.inf
+
+    def read(path: str, entry: str = r"^(\d+)$", unit: int = 1) -> float:
+        text = Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""
+        found = re.search(entry, text, re.MULTILINE)
+        return int(found[1]) * unit if found else math.inf
+
+    group = "/sys/fs/cgroup/memory"
+    left = read(f"{group}.max")
+    if left < math.inf:
+        cache = read(f"{group}.stat", r"^inactive_file (\d+)$")
+        left -= read(f"{group}.current") - (cache if cache < math.inf else 0)
+    return max(0.0, min(left, read("/proc/meminfo", r"^MemAvailable:\s*(\d+) kB", 1024)))
