@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import weight_norm
 import zo
 from tests.support.tiny_models import MODELS, WINDOWS, random_model, t5
 from tests.support.tiny_runs import TinyRun
-from zo.library import checks
+from zo.weights import policy_check
 from zo.weights.policy_check import PolicyCheck
 from zo.weights.space import ParameterSpace
 
@@ -221,7 +221,7 @@ ROOM = 1300
 )
 def test_the_tensors_that_memory_has_room_for_are_compared(method, restore, dtype, monkeypatch):
     scale = dtype.itemsize / 4
-    monkeypatch.setattr(checks, "free_bytes", lambda device: ROOM * scale)
+    monkeypatch.setattr(policy_check, "free_bytes", lambda device: ROOM * scale)
     sound = [made(lambda: Headed(nn.Linear(16, 16), x=X.to(dtype)).to(dtype)) for _ in range(2)]
     with pytest.warns(UserWarning, match="copies of 3 of 4 tensors, which alone were compared"):
         optimizer_of(method, sound[0], restore).step(sound[0].loss)
@@ -231,7 +231,7 @@ def test_the_tensors_that_memory_has_room_for_are_compared(method, restore, dtyp
     if restore != "merged":
         with pytest.raises(RuntimeError, match="the model computes with other weights"):
             optimizer_of(method, model, restore).step(model.loss)
-    monkeypatch.setattr(checks, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(policy_check, "free_bytes", lambda device: 0)
     model = made(lambda: Escaped(dtype))
     with pytest.warns(UserWarning, match="was not compared: no memory is free for a copy"):
         optimizer_of(method, model, restore).step(model.loss)
