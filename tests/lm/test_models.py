@@ -68,7 +68,7 @@ def test_a_model_comes_ready_for_scoring_in_the_dtype_asked_for(make, tmp_path, 
 def test_a_hub_out_of_reach_is_said_soon_with_what_to_do(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     copy = "where the hub can be reached, `hf download nobody/opt --local-dir opt` downloads a copy"
-    with pytest.raises(ModelError, match=rf"model\.path: nobody/opt cannot be .*; {copy}"):
+    with pytest.raises(ModelError, match=rf"model\.path: .*nobody/opt cannot be .*; {copy}"):
         loaded_from("nobody/opt")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://192.0.2.1")  # nobody has it

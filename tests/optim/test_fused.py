@@ -109,7 +109,8 @@ from zo.optim.kernels import cuda as fused
 
 def show(kernel, dtype, **fixed):
     names = kernel.arg_names
-    fixed = {"SIGNS": False, "AT_RANDOM": False, "PENDING": True, "STEPS": 9, "BLOCK": noise.BLOCK, **fixed}
+    fixed = {"SIGNS": False, "AT_RANDOM": False, "PENDING": True, "ONE": False, "KEEPS": True, "STEPS": 9,
+             "BLOCK": noise.BLOCK, **fixed}
     types = dict.fromkeys(names, "fp32") | dict.fromkeys(("rows", "table", "places"), "*i64")
     types |= dict.fromkeys(("out", "theta", "scale", "limit", "like", "p", "h", "m", "v"), "*" + dtype)
     types |= dict.fromkeys(("count", "tensor", "start", "width", "parts", "tensors", "directions"), "i32")
@@ -124,11 +125,11 @@ def show(kernel, dtype, **fixed):
     wanted += ["cvt.rn.bf16"] * (dtype == "bf16")
     assert all(any(one.startswith(op) for one in found) for op in wanted)
 
+show(noise._pass, "bf16", places=None)
 show(noise._pass, "bf16")
 show(noise._pass, "fp16", AT_RANDOM=True)
 show(noise._pass, "fp32", rows=None)
 show(noise._pass, "bf16", SIGNS=True)
-show(noise._pass_of_many, "bf16")
 for kernel in (fused._hizoo, fused._adam):
     for dtype, switch in (("bf16", True), ("fp16", True), ("fp32", False)):
         show(kernel, dtype, SIGNS=switch, IN_FLOAT32=switch, AT_RANDOM=switch)

@@ -118,8 +118,10 @@ def draw_values(first, term, tensor, SIGNS: tl.constexpr, BLOCK: tl.constexpr):
     """The normals, or the signs, from position 4 · first on, as a tile; of signs, `first` is a multiple of 4."""
     if SIGNS:
         bits = _sign_bits(first, term, tensor, BLOCK) | 0x3F800000
-        return bits.to(tl.float32, bitcast=True)
-    return _normals(first, term, tensor, BLOCK)
+        z = bits.to(tl.float32, bitcast=True)
+    else:  # one return alone, since their shapes differ
+        z = _normals(first, term, tensor, BLOCK)
+    return z
 
 
 @triton.jit
