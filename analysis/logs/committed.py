@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from analysis.logs import manifests
@@ -19,6 +18,10 @@ from analysis.logs.run_file import LogError
 
 EVALUATED, CELLS = "evaluations.parquet", "cells.parquet"
 LOSS = "eval/val_loss"
+RESULTS = {
+    "best/step": ("best step", "{:g}"),
+    "best/test_accuracy": ("test accuracy", "{:.2%}"),
+}
 
 
 def read(path: Path) -> Frames:
@@ -40,12 +43,11 @@ def lines(path: Path) -> list[manifests.Line]:
 
 
 def merge(parts: Sequence[Frames]) -> Frames:
-    """Several frames as one; of a run that two have the first one's counts, and `replaced` says how far they differ."""
-    replaced = {run_id: gap for part in parts for run_id, gap in part.replaced.items()}
+    """Several frames as one; of a run that two have the first one's counts, and `replaced` says how they differ."""
+    replaced = {run_id: how for part in parts for run_id, how in part.replaced.items()}
     for one, other in combinations(parts, 2):
         for run_id in sorted({*one.runs["run_id"]} & {*other.runs["run_id"]}):
-            histories = (part.history.one(run_id, [LOSS]) for part in (one, other))
-            replaced[run_id] = _difference(*histories)
+            replaced[run_id] = _difference(run_id, one, other)
     runs = pd.concat([part.runs for part in parts], ignore_index=True)
     runs = runs.drop_duplicates("run_id").sort_values("run_id", ignore_index=True)
     rows = {run_id: own for part in reversed(parts) for run_id, own in part.history.rows.items()}
@@ -54,8 +56,17 @@ def merge(parts: Sequence[Frames]) -> Frames:
     return Frames(runs, History(rows), unidentified, lines, replaced)
 
 
-def _difference(some: pd.DataFrame, other: pd.DataFrame) -> float:
-    """The largest difference of two runs' validation losses, nats; infinite if their evaluations differ."""
-    losses = [run.set_index("step")[LOSS].dropna() for run in (some, other)]
+def _difference(run_id: str, now: Frames, before: Frames) -> str:
+    """How a run made again differs: its validation losses, best step and test accuracy; "" if in nothing."""
+    losses = [
+        part.history.one(run_id, [LOSS]).set_index("step")[LOSS].dropna() for part in (now, before)
+    ]
     gaps = (losses[0] - losses[1]).abs()
-    return float(gaps.fillna(np.inf).max()) if len(gaps) else float("inf")
+    differ = [f"losses by {gaps.max():.1e} nats"] if (gaps > 0).any() else []
+    differ = ["other evaluations"] if gaps.empty or gaps.isna().any() else differ
+    new, old = (part.runs.set_index("run_id").loc[run_id] for part in (now, before))
+    for key, (said, shown) in RESULTS.items():
+        was, is_now = old.get(key), new.get(key)
+        if pd.notna(was) and pd.notna(is_now) and was != is_now:
+            differ.append(f"{said} {shown.format(was)}, now {shown.format(is_now)}")
+    return "; ".join(differ)

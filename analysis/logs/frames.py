@@ -67,8 +67,8 @@ class Frames:
     history: History
     unidentified: tuple[Path, ...]
     lines: Sequence[Line] = ()  # of manifests, see `analysis.logs.manifests`
-    replaced: Mapping[str, float] = field(default_factory=dict)
-    """Recorded runs in whose place others of their ids count -> largest difference of the validation losses, nats."""
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    """Recorded runs in whose place others of their ids count -> how those differ, "" if in nothing."""
 
     @cached_property
     def cells(self) -> pd.DataFrame:

@@ -84,15 +84,14 @@ def notes_of(sweep: str, filled: pd.DataFrame, frames: Frames) -> list[str]:
 
 
 def _made_again(filled: pd.DataFrame, frames: Frames) -> Iterator[str]:
-    """Which runs stand here in the place of recorded ones, and how far their losses differ."""
+    """Which runs stand here in the place of recorded ones, and how they differ."""
     replaced = frames.replaced
     again = {run: replaced[run] for run in filled["run_id"].unique() if run in replaced}
     if again:
-        named = ", ".join(f"{run} by {gap:.1e}" for run, gap in again.items() if gap)
-        differ = f"these validation losses differ (largest difference, nats): {named}"
-        equal = "all losses are equal"
+        differ = ", ".join(f"{run} ({how})" for run, how in again.items() if how)
         kept = f"Runs made again, in the place of recorded ones: {len(again)}"
-        yield f"{kept}; {differ if named else equal}."
+        equal = "losses, best steps and test accuracies are equal"
+        yield f"{kept}; {f'these differ: {differ}' if differ else equal}."
 
 
 def _replaced(sweep: str, others: pd.DataFrame, frames: Frames) -> str:

@@ -59,20 +59,27 @@ def test_later_fragment_wins_per_step(tmp_path: Path) -> None:
     assert rows.loc[9:, "train/loss"].tolist() == [first[9]["train/loss"], 0.1, 9.0, 0.2]
 
 
-def evaluated(runs: str, last: float) -> Frames:
-    """Runs of two evaluations, of which the second has this loss."""
+def evaluated(runs: str, last: float, accuracy: float = 0.734) -> Frames:
+    """Runs of two evaluations, of which the second has this loss, and of this accuracy on the test examples."""
     losses = pd.DataFrame({"step": [1, 2], committed.LOSS: [0.7, last]})
     rows = pd.DataFrame({"run_id": [*runs]}).merge(losses, how="cross")
-    return Frames(pd.DataFrame({"run_id": [*runs], "group": "s"}), History.of_frame(rows), ())
+    result = {"group": "s", "best/step": 2.0, "best/test_accuracy": accuracy}
+    frame = pd.DataFrame({"run_id": [*runs]}).assign(**result)
+    return Frames(frame, History.of_frame(rows), ())
 
 
 @pytest.mark.parametrize(
-    ("other", "said"), [(0.0, "all losses are equal."), (8e-4, "nats): b by 8.0e-04.")]
+    ("again", "said"),
+    [
+        (evaluated("b", 0.5), "losses, best steps and test accuracies are equal."),
+        (evaluated("b", 0.5008), "these differ: b (losses by 8.0e-04 nats)."),
+        (evaluated("b", 0.5, 0.74), "differ: b (test accuracy 73.40%, now 74.00%)."),
+    ],
 )
-def test_a_run_that_replaces_a_recorded_one_is_named_where_it_differs(other, said):
-    both = committed.merge([evaluated("b", 0.5 + other), evaluated("ab", 0.5)])
+def test_a_run_that_replaces_a_recorded_one_is_named_where_it_differs(again, said):
+    both = committed.merge([again, evaluated("ab", 0.5)])
     frames = committed.merge([both])  # which keeps what was replaced
-    assert frames.replaced == {"b": pytest.approx(other)}
+    assert [*frames.replaced] == ["b"]
     cells = pd.DataFrame({"sweep": "s", "run_id": ["a", "b"], "status": "finished"})
     (note,) = notes_of("s", cells, frames)
     assert note.startswith("Runs made again, in the place of recorded ones: 1; ")
