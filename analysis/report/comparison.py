@@ -28,6 +28,7 @@ from analysis.report.figures.drawing import (
 )
 from analysis.report.markdown import csv, table_texts, write_texts
 from analysis.report.table import Cell, Column, Row, Table, console, number, show
+from analysis.select.cell_runs import MAJORITY, of_majority
 from analysis.select.comparison import (
     AT_END,
     BASE,
@@ -77,6 +78,7 @@ APART = 1.1  # memory of methods is named where it differs by this factor
 TUNED = "Loss: {} {}, a mean over the tuning seeds. Compared are the settings of most seeds."
 EDGE = "{} has the smallest or largest value tried: a better one may lie beyond"
 TIED = "of another {} the tuning runs lose as much, within 0.00002"
+OF_BASE = "not decided: {}'s rate is at the edge of its grid"
 
 
 def comparison(
@@ -103,6 +105,12 @@ def comparison(
     frame = lines_frame(runs, float(first["equivalence_margin"]))
     for key, missing in (("edge", ""), ("tie", ""), ("tried", 0)):
         frame[key] = [chosen.get(line, {}).get(key, missing) for line in frame["line"]]
+    for base in frame[frame["role"] == BASE].to_dict("records"):
+        if "lr" in base["edge"].split(", "):
+            said_of = OF_BASE.format(line_label(base["line"]))
+            frame["verdict"] = frame["verdict"].where(frame["verdict"] == "", said_of)
+    tested = [labels for labels in runs["labels"] if labels]
+    frame = pd.concat([frame, _majority(tested[:1])], ignore_index=True)
     said = [sentence.format(what[0], "reward" if rewarded else "accuracy") for sentence in REPORTED]
     test, levels = "test, exact %" if rewarded else "test %", levels_of(cells)
     lacking = [f"{share:g} %" for share, key in SHARED.items() if key not in _evaluated(frame)]
@@ -110,6 +118,17 @@ def comparison(
     said += [f"Not recorded: {', '.join(lacking)}."] * bool(lacking)
     table = _table(title, frame, [*said, *below], f"sweep-{sweep}", test, levels)
     return frame, table, [_figure(title, frame, what), *_over_passes(title, runs, frames)]
+
+
+def _majority(labels: list[str]) -> pd.DataFrame:
+    """A line of always predicting the largest class; none without test examples."""
+    nothing: dict[str, Any] = {"role": OTHER, "setting": "{}", "collapsed": 0, "tried": 0}
+    nothing |= {"passes": 0.0, **dict.fromkeys(("edge", "tie", "verdict", "run_ids"), "")}
+    shares = [of_majority(of) for of in labels]
+    return pd.DataFrame(
+        {"line": MAJORITY, "seeds": 1, "test": 100 * share, "macro_f1": 100 * f1, **nothing}
+        for share, f1 in shares
+    )
 
 
 def write_comparison(
@@ -219,6 +238,8 @@ def _table(
         "minus its method": _with_half("own", "+.4f"),
         test: _with_half("test", ".1f"),
     }
+    if frame["macro_f1"].notna().any():
+        columns["macro F1 %"] = _with_half("macro_f1", ".1f")
     breaks = [int((frame["role"] != OTHER).sum())]
     facets = [{"method": line.partition(",")[0]} for line in frame["line"]]
     rows = frame.to_dict("records")

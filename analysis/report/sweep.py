@@ -14,7 +14,16 @@ import pandas as pd
 from analysis.paper.names import LABELS, UNTRAINED, ZERO_SHOT, method_label, plain, uncounted
 from analysis.report.markdown import csv, table_texts, write_texts
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Column, Row, Table, console, number, show
-from analysis.select.cell_runs import EDGE, LOWER, OF_UNIT, choose, over_seeds, right_answers
+from analysis.select.cell_runs import (
+    EDGE,
+    LOWER,
+    MAJORITY,
+    OF_UNIT,
+    choose,
+    of_majority,
+    over_seeds,
+    right_answers,
+)
 from analysis.select.provenance import foot, sources
 from analysis.select.trials import FACET, Trials, in_words
 from analysis.stats.inference import paired_estimates, sign_test, wilson_interval
@@ -27,7 +36,7 @@ CAPTION = (
     "Time per step: median. Passes: forward passes of training, without evaluation."
 )
 SEEDS = "Accuracies: mean ± sample standard deviation over the n finished seeds, without interval and test."
-BASE, MAJORITY = "mezo", "majority"
+BASE = "mezo"
 BEST = "→ "
 NAMES = {"optimizer": "method", "val_mean": "val_accuracy", "test_mean": "test_accuracy"}
 """Column of `over_seeds` -> column of the tables."""
@@ -194,12 +203,11 @@ def _majority(table: pd.DataFrame) -> Iterator[Row]:
     """A row for each facet: the share of the test examples that are of the largest class."""
     known = table[~table["labels"].isin([None, ""])].drop_duplicates("facet")
     for run in known.to_dict("records"):
-        most = max(run["labels"].count(label) for label in set(run["labels"]))
         row = {key: run[key] for key in ("sweep", "model", "task", "precision", "test_n")}
         row |= {"method": MAJORITY, "status": "finished", "measure": "accuracy"}
         row |= {"variant": in_words(json.loads(run["facet"])[-1])}
         row |= {"n": 1, "seeds": 1, "lacking": 0, "at_edge": False, "best_setting": False}
-        yield row | {"collapsed": 0, "run_ids": "", "test_accuracy": most / len(run["labels"])}
+        yield row | {"collapsed": 0, "run_ids": "", "test_accuracy": of_majority(run["labels"])[0]}
 
 
 def _validated(row: Row) -> tuple[int, float]:

@@ -31,6 +31,7 @@ from zo.differences import in_facet
 
 ROOT = Path(__file__).parents[2]
 STATUSES = ("finished", "collapsed", "unfinished", "missing", "duplicated", "incomplete")
+MAJORITY = "majority"
 MEASURES = ("accuracy", "exact_match", "f1", "rouge_l", "perplexity", "reward")
 """What a task may be measured by, as its run's summary names it; a classification has accuracies alone."""
 OF_UNIT = ("perplexity", "reward")
@@ -56,6 +57,7 @@ TAKEN = {
     "run_status": "status",
     "val_accuracy": "best/val_accuracy",
     "test_accuracy": "best/test_accuracy",
+    "test_macro_f1": "best/test_macro_f1",
     "val_reward": "best/val_reward",
     "test_exact": "eval/test_rewards/exact",
     "drift": "eval/drift",
@@ -315,6 +317,13 @@ def typed(sweep: str) -> tuple[str, str]:
     file = max((name for name in files if f"{sweep}_".startswith(f"{name}_")), key=len, default="")
     stage = f" stage={sweep[len(file) + 1 :]}" * (file not in ("", sweep))
     return f"sweep={file or sweep}{stage}", file
+
+
+def of_majority(labels: str) -> tuple[float, float]:
+    """Accuracy and macro F1 of always predicting the largest class of the test examples."""
+    counts = [labels.count(label) for label in set(labels)]
+    share = max(counts) / len(labels)
+    return share, 2 * share / (1 + share) / len(counts)
 
 
 def right_answers(run: Mapping[Any, Any]) -> Any:

@@ -175,14 +175,15 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
 
     Returns:
         `line`, `role`, `setting`, `seeds`, `collapsed` (seeds), `passes` (per step), `pass_ms`, `drift`, `run_ids`; the
-        means of LOSSES, of `test` (%, exact texts if rewards trained) and of `also` (reward of `task.also`), each with
-        `_half`, half the width of its 95 % interval; the columns of `decide` for the differences from the base; `own`
-        and `own_half`, of another setting's difference from its method's line; and of each level the columns of
-        `ratios` and `p_holm`, with the level's number behind their names.
+        means of LOSSES, of `test` (%, exact texts if rewards trained), of `macro_f1` (%, of the test) and of `also`
+        (reward of `task.also`), each with `_half`, half the width of its 95 % interval; the columns of `decide` for the
+        differences from the base; `own` and `own_half`, of another setting's difference from its method's line; and of
+        each level the columns of `ratios` and `p_holm`, with the level's number behind their names.
     """
     accuracy = runs["test_accuracy"].where(~runs["measure"].isin(OF_UNIT))
     tested = runs["test_exact"].fillna(accuracy)
-    runs = runs.assign(test=100 * tested, lost=runs["status"] == "collapsed")
+    f1 = 100 * runs["test_macro_f1"]
+    runs = runs.assign(test=100 * tested, macro_f1=f1, lost=runs["status"] == "collapsed")
     frame = runs.groupby("line", sort=False).agg(
         role=("role", "first"),
         setting=("setting", "first"),
@@ -193,7 +194,7 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
         drift=("drift", "mean"),
         run_ids=("run_id", " ".join),
     )
-    for name in (*LOSSES, "test", "also"):
+    for name in (*LOSSES, "test", "macro_f1", "also"):
         frame = frame.join(_mean(runs, name, name))
     base = "".join(runs.loc[runs["role"] == BASE, "line"].unique())
     from_base = runs.assign(claim="", gap=_gaps(runs, pd.Series(base, runs.index)))

@@ -125,6 +125,34 @@ def test_a_comparison_says_what_was_measured_and_what_is_missing():
         assert frame["test"].mean() == pytest.approx(100 * exact, abs=5)
 
 
+@pytest.mark.parametrize(("edge", "decided"), [("lr", 0), ("eps", 1), ("", 1)])
+def test_nothing_is_decided_against_a_base_whose_rate_is_at_the_edge(
+    edge, decided, tmp_path, monkeypatch
+):
+    made = cells({"mezo": "base", "bszo": "family"}, rates=(1e-4,), eps=(1e-3,))
+    losses = {"mezo": 0.5, "bszo": 0.4}
+    frames = made_frames(made, loss=lambda cell: losses.get(cell["line"], 0.7) + cell["seed"] / 1e4)
+    rows = pd.DataFrame({"line": ["mezo", "bszo"], "edge": [edge, "lr"], "tie": "", "tried": 9})
+    rows.to_csv(tmp_path / "tuned.csv", index=False)
+    monkeypatch.setattr(report, "SETTINGS", tmp_path)
+    frame, *_ = report.comparison("tuned", fill(made, frames.runs), frames)
+    verdict = frame.set_index("line").loc["bszo", "verdict"]
+    assert verdict == ("not decided: MeZO's rate is at the edge of its grid", "better")[decided]
+
+
+def test_a_comparison_has_the_majority_and_macro_f1():
+    """Predicting the largest class of 1, 1, 1, 0 is right in 75 %; of F1 the classes have 6/7 and 0."""
+    made = cells({"mezo": "base", "bszo": "family"}, rates=(1e-4,), eps=(1e-3,))
+    frames = made_frames(made, loss=lambda cell: 0.5)
+    known = {"test/labels": "1110", "best/test_macro_f1": 0.625}
+    frame, table, _ = report.comparison("tuned", fill(made, frames.runs.assign(**known)), frames)
+    rows = frame.set_index("line")[["test", "macro_f1"]]
+    assert rows.loc["majority"].tolist() == pytest.approx([75, 300 / 7])
+    assert rows.loc["bszo", "macro_f1"] == 62.5
+    last = markdown(table).split("| majority |")[1].splitlines()[0]
+    assert last.endswith("| 75.0 | 42.9 |")
+
+
 @pytest.mark.parametrize("lines", [("mezo", "es"), ("mezo, signs", "es, n=8")])
 def test_one_seed_a_line_has_curves_and_no_intervals(lines):
     made = cells(dict(zip(lines, ("base", "family"), strict=True)), (1e-4,), (6,), (1e-3,))
@@ -152,7 +180,7 @@ def test_passes_to_a_loss_are_counted_paired_and_censored():
     ends = {"mezo": 0.5, "bszo": 0.0, "late": 0.9}
     filled, frames = ended(made, lambda cell: ends.get(cell["line"], 0.7))
     frame, table, (_, passes) = report.comparison("tuned", filled, frames)
-    rows = frame.set_index("line")
+    rows = frame[frame["line"] != "majority"].set_index("line")
     assert rows["passes_0"].drop("zero_shot").to_dict() == {"mezo": 40, "bszo": 30, "late": 80}
     assert rows.loc[["bszo", "late"], "ratio_0"].tolist() == pytest.approx([0.75, 2])
     assert rows["reached_0"].dropna().to_dict() == {"mezo": 3, "bszo": 3, "late": 0}
