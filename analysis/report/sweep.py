@@ -16,7 +16,6 @@ from analysis.report.markdown import csv, table_texts, write_texts
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Column, Row, Table, console, number, show
 from analysis.select.cell_runs import (
     EDGE,
-    LOWER,
     MAJORITY,
     OF_UNIT,
     choose,
@@ -45,6 +44,7 @@ NUMBERS = (
     *("test_high", "gain_points", "p_mcnemar", "p_mezo", "best_setting"),
     *("step_ms", "forwards_per_step", "forwards_to_best"),
 )
+CHOSEN_BY = {"val_macro_f1": "macro_f1", "val_best_loss": "loss"}
 OF_TRAINING = ("best_step", "step_ms", "forwards_per_step", "forwards_to_best")
 GRID = (
     *("lr", "status", "chosen", "best_step", "val_accuracy", "test_accuracy"),
@@ -101,7 +101,7 @@ def method_frame(trials: Trials) -> pd.DataFrame:
             row["p_mezo"] = _p_over_seeds(row, mezo, runs)
     if trials.typed:
         rows += _majority(trials.table)
-    columns = dict.fromkeys([*means.columns.drop("facet"), *NUMBERS])
+    columns = dict.fromkeys([*means.columns.drop(["facet", "merit"]), *NUMBERS])
     frame = pd.DataFrame(rows, columns=list(columns))
     frame["lr"] = frame["lr"].where(~frame["method"].isin(UNTRAINED))
     return frame.convert_dtypes()  # whole numbers stay whole where there are gaps
@@ -212,8 +212,7 @@ def _majority(table: pd.DataFrame) -> Iterator[Row]:
 
 def _validated(row: Row) -> tuple[int, float]:
     """Sorts settings by the seeds that have finished, then by validation."""
-    value = row["val_accuracy"] * (-1 if row["measure"] in LOWER else 1)
-    return row["n"], value if pd.notna(value) else float("-inf")
+    return row["n"], row["merit"] if pd.notna(row["merit"]) else float("-inf")
 
 
 def _p_over_seeds(row: Row, base: Row, runs: dict[str, Row]) -> float | None:
@@ -326,6 +325,9 @@ def _caption(trials: Trials, several_seeds: bool) -> Iterator[str]:
     yield CAPTION
     if trials.typed:
         yield "majority: the largest class of the test examples."
+    for column, name in CHOSEN_BY.items():
+        if trials.table[column].notna().any():
+            yield f"task.select_by={name}: in place of validation accuracy it chooses rates, settings and steps."
     if several_seeds:
         yield SEEDS
     yield foot(f"{len(runs)} runs of {trials.sweep}", runs)

@@ -58,6 +58,8 @@ TAKEN = {
     "val_accuracy": "best/val_accuracy",
     "test_accuracy": "best/test_accuracy",
     "test_macro_f1": "best/test_macro_f1",
+    "val_macro_f1": "best/val_macro_f1",
+    "val_best_loss": "best/val_loss",
     "val_reward": "best/val_reward",
     "test_exact": "eval/test_rewards/exact",
     "drift": "eval/drift",
@@ -81,7 +83,7 @@ TAKEN = {
 """Column of a filled cell -> column of the runs frame."""
 
 OVER_SEEDS = (
-    *("facet", "measure"),
+    *("facet", "measure", "merit"),
     *("lr", "at_edge", "n", "seeds", "test_mean", "test_std", "val_mean", "val_std", "val_loss"),
     *(*MEDIANS, "collapsed", "status", "grid", "lacking", "run_ids"),
 )
@@ -156,7 +158,10 @@ def _complete_variants(filled: pd.DataFrame, by_id: pd.DataFrame) -> None:
 
 
 def _take_measure(filled: pd.DataFrame, by_id: pd.DataFrame) -> None:
-    """Adds each run's `measure`; the columns of accuracies have its values, whatever it is."""
+    """Adds each run's `measure`, and `merit`, what chose its best step, larger if better.
+
+    The columns of accuracies have the measure's values, whatever it is.
+    """
     filled["measure"] = "accuracy"
     for name in MEASURES[1:]:
         keys = [f"best/{split}_{name}" for split in ("val", "test")]
@@ -165,6 +170,9 @@ def _take_measure(filled: pd.DataFrame, by_id: pd.DataFrame) -> None:
         filled.loc[mine, "measure"] = name
         for column, key in zip(("val_accuracy", "test_accuracy"), keys, strict=True):
             filled[column] = filled[column].where(~mine, pd.to_numeric(found[key]))
+    merit = filled["val_accuracy"] * np.where(filled["measure"].isin(LOWER), -1, 1)
+    chosen = filled["val_macro_f1"].fillna(-filled["val_best_loss"])
+    filled["merit"] = chosen.fillna(merit)
 
 
 def measure_of(setting: pd.DataFrame) -> str:
@@ -188,12 +196,16 @@ def choose(filled: pd.DataFrame) -> pd.DataFrame:
 
 def _best_rate(setting: pd.DataFrame) -> tuple[float | None, bool]:
     """The rate that the module's rule chooses, None if no run has finished, and whether it is at an edge."""
-    measure, finished = measure_of(setting), setting["status"] == "finished"
+    fractions = measure_of(setting) == "accuracy" and setting["val_best_loss"].isna().all()
+    finished = setting["status"] == "finished"
     if not finished.any():
         return None, False
-    lost = 0.0 if measure == "accuracy" else np.inf
-    losses = setting["val_accuracy"] * (1 if measure in LOWER else -1)
-    losses = losses.where(finished, lost).where(finished | (setting["status"] == "collapsed"))
+    lost = 0.0 if fractions else np.inf
+    losses = (
+        (-setting["merit"])
+        .where(finished, lost)
+        .where(finished | (setting["status"] == "collapsed"))
+    )
     ended = setting.assign(loss=losses)
     edges = {
         setting["lr"].min(),
@@ -230,7 +242,7 @@ def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
     Returns:
         The columns SETTING, `more` and VARIED; `facet`; `lr` (NaN without one), `at_edge`; `n` and `seeds`, the seeds
         whose run at that rate has finished and those expected, 1 of the untrained model; `test_mean`, `test_std`
-        (ddof 1), `val_mean`, `val_std` over the n seeds, fractions; mean of `val_loss`; medians of MEDIANS;
+        (ddof 1), `val_mean`, `val_std` over the n seeds, fractions; means of `val_loss`, `merit`; medians of MEDIANS;
         `collapsed`, seeds whose run at that rate is so, or whose whole grid where there is no rate; `status`:
         `finished` if n > 0, `collapsed` if all seeds are, else the first other one; `grid`, the runs of all learning
         rates, and `lacking`, those of them that have not ended; `run_ids` of the n runs.
@@ -261,6 +273,7 @@ def over_seeds(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
                     for words in ("mean", "std")
                 },
                 "val_loss": finished["val_loss"].mean(),
+                "merit": finished["merit"].mean(),
                 **{key: finished[key].median() for key in MEDIANS},
                 "collapsed": int(collapsed.sum()),
                 "status": "finished" if len(finished) else (others or ["collapsed"])[0],

@@ -5,12 +5,15 @@ import errno
 import itertools
 import json
 import os
+import random
 import re
 from dataclasses import replace
 from itertools import chain
 
 import pytest
+from sklearn.metrics import f1_score
 
+from tests.conftest import FINISHED, write_reviews
 from tests.support.runs import rows_of
 from tests.support.victims import what_it_came_to
 from zo.lm.scoring.candidates import CandidateScorer
@@ -20,7 +23,7 @@ from zo.run.logs.tracking import read_status
 from zo.run.results.replay import replay_to
 from zo.run.runner import run
 from zo.run.store.directory import DirectoryError, directory_of
-from zo.run.store.rows import trajectory_of
+from zo.run.store.rows import trajectory_of, write_rows
 from zo.tasks.examples import batch_indices
 
 
@@ -58,6 +61,34 @@ def test_test_is_scored_only_on_a_new_best_and_the_first_best_is_reported(finish
     assert summary["best/test_accuracy"] == test
     pairs = list(zip(summary["best/test_predictions"], summary["test/labels"], strict=True))
     assert sum(a == b for a, b in pairs) / len(pairs) == test
+
+
+@pytest.mark.parametrize(("chosen_by", "sign"), [("macro_f1", 1), ("loss", -1)])
+def test_the_best_step_is_the_one_that_select_by_says(make_run, tmp_path, capsys, chosen_by, sign):
+    """Words say nothing of the labels, seven of ten of which are one."""
+    rng = random.Random(1)
+    rows = [(rng.choice(["fine", "dull", "long"]) * 2, int(rng.random() < 0.7)) for _ in range(200)]
+    data = f"task.data_files.train={write_reviews(tmp_path / 'guesses.csv', rows)}"
+    cfg = make_run(*FINISHED, data, "lr=1e-2", "steps=8", f"task.select_by={chosen_by}")
+    summary, rows = run(cfg), rows_of(cfg)
+    merits = [sign * row[f"eval/val_{chosen_by}"] for row in rows]
+    best = merits.index(max(merits))
+    accuracies = [row["eval/val_accuracy"] for row in rows]
+    assert accuracies.index(max(accuracies)) != best, "accuracy chooses another one"
+    assert summary["best/step"] == best + 1
+    assert summary[f"best/val_{chosen_by}"] == sign * merits[best]
+    assert summary["best/val_accuracy"] == accuracies[best]
+    with (directory_of(cfg) / "predictions.csv").open() as file:
+        validated = [row for row in csv.DictReader(file) if row["split"] == "validation"]
+    if chosen_by == "macro_f1":
+        both = ([row[key] for row in validated] for key in ("label", "predicted"))
+        assert f1_score(*both, average="macro") == pytest.approx(merits[best])
+    assert (
+        f"best {chosen_by} {sign * merits[best]:.4g} at step {best + 1}" in capsys.readouterr().out
+    )
+    (directory_of(cfg) / "status.json").unlink()
+    write_rows(directory_of(cfg), rows[:best])  # an interruption before the best step
+    assert run(cfg)["best/step"] == best + 1
 
 
 def test_predictions_are_stored_with_row_text_label_and_probability(finished, capsys):

@@ -104,6 +104,10 @@ def _of_choices(run: RunConfig) -> Iterator[Rule]:
     yield from [
         (masked and task.prompt and task.masked_prompt is None, "task.masked_prompt",
          f"must be given: {model.name} is a masked model, and task {task.name} has no prompt for one"),
+        (task.select_by in ("accuracy", "macro_f1") and task.kind != "classification", "task.select_by",
+         f"must be loss or null: task {task.name} has no classes"),
+        (task.select_by == "macro_f1" and (own or task.choices), "task.select_by",
+         f"must be accuracy, loss or null: the candidates of {task.name} are each example's own"),
         (masked and task.objective == "lm", "task.objective", "must be classification for a masked model"),
         (masked and "masked" not in run.adapter.kinds, "adapter",
          f"is for decoders, and {model.name} is a {model.kind} model; take lora, ia3, layers or bias"),

@@ -26,7 +26,7 @@ from zo.run.store.rows import LOSSES, Row, evaluates
 from zo.run.totals import TIE, Best, Summary, Totals, characters, ending_of
 from zo.tasks import Encoded
 from zo.tasks.examples import batch_indices
-from zo.tasks.measures import LOSS
+from zo.tasks.measures import CHOOSING, LOSS
 from zo.weights.anchor import rounding_notice
 from zo.weights.loss import LossFn
 from zo.weights.offloaded import OffloadRefused
@@ -141,7 +141,7 @@ def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) ->
     return {
         **(ending or {"run/status": "finished", "run/stop_reason": "steps"}),
         "run/forwards_per_step": cfg.optimizer.forwards_per_step,
-        **best.summary(session.validation, session.test),
+        **best.summary(session.validation, session.test, cfg.task.select_by),
         **predictions.figures(best, session),
         **totals.summary(),
         "mem/peak_gib": max(totals.peak_gib, memory.peak_gib(session.assembly.device)),
@@ -282,7 +282,12 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     measure = val.measure
     row: Row = {f"eval/val_{measure.name}": val.value, LOSS: val.loss}
     row |= {f"eval/val_{name}": value for name, value in val.more.items()}
-    if best.step < 0 or measure.better(val.value, best.value("val")):
+    by, said = CHOOSING.get(cfg.task.select_by or "", measure), ""
+    chosen_by = f"eval/val_{by.name}"
+    if by.name == "macro_f1":
+        row[chosen_by] = predictions.macro_f1(val.predictions, session.validation, session)
+        said = f", {by.shown(row[chosen_by])}"
+    if best.step < 0 or by.better(row[chosen_by], best.row[chosen_by]):
         test = score(session.test, "test")
         row[f"eval/test_{measure.name}"] = test.value
         row |= {f"eval/test_{name}": value for name, value in test.more.items()}
@@ -291,14 +296,14 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
         row["best/weights"] = assembly.weights_hash()
         verdict = f"test {measure.shown(test.value)}, the best so far"
     else:
-        verdict = f"best {best.shown} at step {best.step}"
+        verdict = f"best {by.shown(best.row[chosen_by])} at step {best.step}"
     if session.also is not None:
         also = score(session.also.examples, "task.also", session.also.evaluator)
         row |= {f"eval/also_{also.measure.name}": also.value, "eval/also_loss": also.loss}
         row |= {f"eval/also_{name}": value for name, value in also.more.items()}
         verdict += f"; {session.also.name} {also.measure.shown(also.value)}"
     shown = measure.shown(val.value)
-    journal.progress.say(f"step {step}: validation {shown}, loss {val.loss:.4f}; {verdict}")
+    journal.progress.say(f"step {step}: validation {shown}{said}, loss {val.loss:.4f}; {verdict}")
     row["eval/drift"] = _drift(session)
     if row.get("best/test_predictions"):
         both = {"test": test, "validation": val}

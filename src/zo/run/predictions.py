@@ -8,7 +8,7 @@ from typing import Any
 from zo.run.assembly import Session
 from zo.run.store import atomic
 from zo.run.totals import Best, Summary
-from zo.tasks import Example
+from zo.tasks import Encoded, Example
 from zo.tasks.predictions import Confusion, class_names, names_of, table
 
 DIGITS = 6
@@ -79,6 +79,13 @@ def figures(best: Best, session: Session) -> Summary:
         "best/test_confusion": found.counts,
         "test/classes": names,
     }
+
+
+def macro_f1(predicted: list[int], examples: list[Encoded], session: Session) -> float:
+    """Returns the mean of the classes' F1."""
+    names = class_names(session.task)
+    assert names is not None
+    return Confusion.of([e.label for e in examples], predicted, len(names)).macro_f1
 
 
 def lines(summary: Summary) -> list[str]:

@@ -46,7 +46,7 @@ from zo.run.store.directory import (
 from zo.run.store.rows import ATTEMPTS, TRAJECTORY, read_rows, trajectory_of, write_rows
 from zo.run.totals import Summary, Totals
 from zo.tasks import TaskError
-from zo.tasks.measures import in_summary
+from zo.tasks.measures import chosen_by, in_summary
 
 OFFLOADED = "offloaded"
 """Directory of the copies of offloaded weights, with the process's rank."""
@@ -317,9 +317,11 @@ def outcome(summary: Summary, patience: int | None) -> str:
     test, validation = (
         measure.shown(summary[f"best/{split}_{measure.name}"]) for split in ("test", "val")
     )
+    by = chosen_by(summary)
+    best = validation if by is measure else by.shown(summary[f"best/val_{by.name}"])
     found = (
         f"test {test} of {summary['best/test_n']} at step "
-        f"{summary['best/step']}, where validation is best ({validation})"
+        f"{summary['best/step']}, where validation is best ({best})"
     )
     if summary.get("run/ties"):
         found += f"; {summary['run/ties']} of {summary['run/steps']} steps had equal losses and moved nothing"
@@ -327,5 +329,5 @@ def outcome(summary: Summary, patience: int | None) -> str:
         return found
     return (
         f"stopped early at step {summary['run/steps']}: patience={patience}, no better validation "
-        f"{measure.name} since step {summary['best/step']}. {found[0].upper()}{found[1:]}"
+        f"{by.name} since step {summary['best/step']}. {found[0].upper()}{found[1:]}"
     )

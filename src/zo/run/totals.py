@@ -8,7 +8,7 @@ from typing import Any
 from zo.config import RunConfig
 from zo.run.store.rows import Row
 from zo.tasks import Encoded
-from zo.tasks.measures import NAMED, Measure, in_row
+from zo.tasks.measures import CHOOSING, NAMED, Measure, in_row
 
 Summary = dict[str, Any]
 TIE = "train/tie"
@@ -58,15 +58,19 @@ class Best:
         texts = {name: self.row[f"best/{short}_predictions"] for name, short in splits.items()}
         return {name: [ord(c) - ord("0") for c in text] for name, text in texts.items()}
 
-    def summary(self, validation: list[Encoded], test: list[Encoded]) -> Summary:
+    def summary(
+        self, validation: list[Encoded], test: list[Encoded], select_by: str | None
+    ) -> Summary:
         """Returns what is reported of these examples; nothing if no evaluation was reached."""
         if not self.row:
             return {}
+        other = [select_by] if select_by in CHOOSING else []
         predictions = self.row["best/test_predictions"]
         return {
             "best/step": self.step,
             f"best/val_{self.measure.name}": self.value("val"),
             f"best/test_{self.measure.name}": self.value("test"),
+            **{f"best/val_{name}": self.row[f"eval/val_{name}"] for name in other},
             "best/val_n": len(validation),
             "best/test_n": len(test),
             "best/test_predictions": predictions,

@@ -115,9 +115,11 @@ def check_splits(task: TaskConfig, splits: Splits) -> list[str]:
                 f"task.label: {len(both)} texts have two labels (one is {shortened(both[0], SHOWN)!r})"
             )
         ((label, count),) = Counter(e.label for e in splits.test).most_common(1)
+        advice = "; task.select_by=macro_f1 chooses the best step by all classes alike"
+        advice *= 2 * count > len(splits.test) and task.select_by is None
         notes.append(
             f"task.label: {count / len(splits.test):.1%} of the {len(splits.test)} test examples are"
-            f" {task.words[label]!r}, which is the accuracy of always predicting it"
+            f" {task.words[label]!r}, which is the accuracy of always predicting it{advice}"
         )
     every = [e for of in vars(splits).values() for e in of]
     if task.kind == "completion" and task.completion is not None and task.references is None:

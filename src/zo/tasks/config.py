@@ -13,6 +13,7 @@ OBJECTIVES = ("classification", "lm")
 MEASURES = ("exact_match", "f1", "rouge_l")
 """Measures of generated text, see `zo.tasks.measures`."""
 
+SELECTORS = ("accuracy", "macro_f1", "loss")
 ORDERS = ("shuffled", "stratified", "first")
 
 GENERATED = "reasoning_gym:"
@@ -68,6 +69,8 @@ class TaskConfig:
         references: column with all right answers, for `measure`; None: the completion.
         measure: of generated text: ``exact_match``, ``f1`` or ``rouge_l``; None: accuracy of a classification,
             perplexity of completions.
+        select_by: validation number that chooses a run's best step, and tables' learning rates: ``accuracy``,
+            ``macro_f1`` or ``loss``; None: the measure that is reported.
         stop: text that ends a completion, besides the ends of sequence of tokenizer and model.
         max_new_tokens: generated tokens at most.
         samples: texts per prompt and step, ≥ 1; more than one needs a temperature.
@@ -115,6 +118,7 @@ class TaskConfig:
     messages: str | None = None
     references: str | None = None
     measure: str | None = None
+    select_by: str | None = None
     stop: str | None = None
     max_new_tokens: int = 50
     samples: int = 1
@@ -158,6 +162,8 @@ class TaskConfig:
             found.append(("kind", f"must be one of {', '.join(KINDS)}"))
         if self.measure is not None and self.measure not in MEASURES:
             found.append(("measure", f"must be one of {', '.join(MEASURES)}"))
+        if self.select_by not in (None, *SELECTORS):
+            found.append(("select_by", f"must be one of {', '.join(SELECTORS)}, or null"))
         if not str(self.path).strip():
             found.append(("path", "must be a file, a directory or a hub id"))
         found += self._candidate_problems()

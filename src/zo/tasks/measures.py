@@ -43,6 +43,11 @@ NAMED = {
 }
 
 LOSS = "eval/val_loss"
+CHOOSING = {
+    "macro_f1": Measure("macro_f1", fraction=False),
+    "loss": Measure("loss", fraction=False, lower=True),
+}
+"""What chooses a run's best step if it is not the reported measure, see `TaskConfig.select_by`."""
 
 
 def in_row(row: Mapping[str, Any]) -> Measure | None:
@@ -53,6 +58,12 @@ def in_row(row: Mapping[str, Any]) -> Measure | None:
 def in_summary(summary: Mapping[str, Any]) -> Measure:
     """Returns the measure that a run's summary reports."""
     return next(m for name, m in NAMED.items() if f"best/val_{name}" in summary)
+
+
+def chosen_by(summary: Mapping[str, Any]) -> Measure:
+    """Returns what chose the best step of a run's summary."""
+    found = (m for name, m in CHOOSING.items() if f"best/val_{name}" in summary)
+    return next(found, in_summary(summary))
 
 
 def normalised(text: str) -> str:

@@ -71,6 +71,17 @@ def test_lr_is_chosen_once_by_the_mean_over_seeds() -> None:
     assert line["run_ids"] == "mezo-1e-05-0 mezo-1e-05-1 mezo-1e-05-2"
 
 
+@pytest.mark.parametrize(("column", "values"), [("macro_f1", (0.4, 0.6)), ("loss", (0.7, 0.5))])
+def test_what_chose_the_best_steps_chooses_the_rate(column, values) -> None:
+    """1e-5 has the lower accuracy, and the better of what `task.select_by` names."""
+    runs = [
+        {**run(lr, s, accuracy), f"best/val_{column}": value}
+        for lr, accuracy, value in zip((1e-6, 1e-5), (0.7, 0.6), values, strict=True)
+        for s in SEEDS
+    ]
+    assert setting(*runs)["lr"] == 1e-5
+
+
 def test_rates_are_compared_over_the_seeds_that_both_have() -> None:
     """One finished seed of three at 0.74 does not beat three at 0.72; two rates with two seeds share seed 1."""
     killed = {"run_id": "mezo-0.0001-1", "status": "unfinished"}
