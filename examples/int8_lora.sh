@@ -8,7 +8,7 @@ out=${1:-build/int8-lora}
 steps=${2:-60}
 
 python train.py \
-  optimizer=bszo adapter=lora model.quantization=int8 lr=3e-1 steps="$steps" eval_every=$((steps / 4)) \
+  optimizer=bszo adapter=lora model.quantization=int8 optimizer.prior_std=1 lr=1e-2 steps="$steps" eval_every=$((steps / 4)) \
   task=classification task.path=examples/reviews.csv task.prompt='"{review} It was"' \
   'task.candidates=[" terrible"," great"]' task.validation_size=16 task.test_size=16 \
   out="$out/runs"

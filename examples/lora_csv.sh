@@ -8,7 +8,7 @@ out=${1:-build/lora-csv}
 steps=${2:-100}
 
 python train.py \
-  optimizer=mezo adapter=lora lr=3e-2 steps="$steps" eval_every=$((steps / 4)) \
+  optimizer=mezo adapter=lora lr=1e-2 steps="$steps" eval_every=$((steps / 4)) \
   task=classification task.path=examples/reviews.csv task.prompt='"{review} It was"' \
   'task.candidates=[" terrible"," great"]' task.validation_size=16 task.test_size=16 \
   out="$out/runs"

@@ -1,10 +1,8 @@
-"""Commands in README, docs and examples: composed, found or run as a reader would type them."""
+"""Commands in README, docs and examples are composed or found, snippets and the notebook run."""
 
-import os
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,16 +11,12 @@ import pytest
 import torch
 import yaml
 from nbclient import NotebookClient
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from launch.profile import SlurmProfile
-from tests.support.runs import composed
 from tests.support.tiny_models import VOCABULARY, llama
 from zo import config
 from zo.__main__ import COMMANDS, main
 from zo.config import command_line
-from zo.run.results.export import export
-from zo.run.runner import run
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -97,46 +91,6 @@ def test_every_module_answers_help(module, monkeypatch, capsys):
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     assert ended.value.code in (0, None)
     assert len(capsys.readouterr().out) > 80
-
-
-FEW = ["steps=2", "eval_every=2", "batch_size=4", "task.train_size=8"]
-FEW += ["task.validation_size=4", "task.test_size=4", "task.max_new_tokens=4"]
-PAGE = (ROOT / "docs" / "your-own.md").read_text()
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("command", re.findall(r"^python train\.py (.*)$", PAGE, re.MULTILINE))
-def test_a_command_on_data_of_ones_own_ends_with_a_model_that_transformers_loads(
-    command, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(ROOT)
-    runpy.run_path("examples/make_t5.py")["make"](str(tmp_path / "t5"))
-    words = shlex.split(command.replace("model.path=t5", f"model.path={tmp_path / 't5'}"))
-    cfg = composed(tmp_path / "out", *words, *FEW)
-    summary = run(cfg)
-    assert (summary["run/status"], summary["run/steps"]) == ("finished", 2)
-    (directory,) = (tmp_path / "out").glob("mezo-*")
-    export(directory, "last", tmp_path / "model")
-    kind = AutoModelForSeq2SeqLM if cfg.model.kind == "encoder-decoder" else AutoModelForCausalLM
-    kind.from_pretrained(tmp_path / "model")
-    AutoTokenizer.from_pretrained(tmp_path / "model")
-
-
-EXAMPLES = [
-    pytest.param(p, id=p.stem, marks=pytest.mark.process if "csv" in p.stem else pytest.mark.slow)
-    for p in sorted((ROOT / "examples").glob("*.sh"))
-]
-
-
-@pytest.mark.parametrize("script", EXAMPLES)
-def test_an_example_ends_with_a_model_that_transformers_loads(script, tmp_path):
-    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command, how = ["bash", script, tmp_path / "made", "4"], {"capture_output": True, "text": True}
-    done = subprocess.run(command, cwd=tmp_path, env=env, timeout=300, check=False, **how)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "made" / "model" / "model.safetensors").is_file()
-    starts = "'a warm and funny story': ", "'the plot is': "
-    assert done.stdout.splitlines()[-1].startswith(starts)
 
 
 @pytest.mark.process

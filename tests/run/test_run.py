@@ -271,3 +271,9 @@ def test_a_baseline_without_steps_reads_training_examples(make_run, method):
     zero_shot = make_run("optimizer=zero_shot")
     run(zero_shot)
     assert rows_of(cfg)[0]["eval/val_loss"] != rows_of(zero_shot)[0]["eval/val_loss"]
+
+
+def test_a_methods_advice_names_its_key_and_is_no_raw_warning(make_run, recwarn):
+    notes = Assembly.of(make_run("optimizer=bszo", "adapter=lora")).loaded.notes
+    assert notes[-1].startswith("optimizer.prior_std: √(n / 10⁶) is")
+    assert not [w for w in recwarn if "prior_std" in str(w.message)]

@@ -28,7 +28,8 @@ class PrecisionConfig:
             may say `auto`, see `zo.config.presets.follow_path`.
         loss: Where log-softmax and cross entropy are computed: in the `model`'s dtype, as the paper's code does for
             OPT, or in `float32`.
-        restore: How θ comes back after a probe, one of RESTORE_POLICIES, see `zo.weights.restore`.
+        restore: How θ comes back after a probe: `merged`, `subtract`, `snapshot`, `streamed` or `factors`, see
+            docs/noise.md.
         noise: What draws directions: `torch`'s generator, or `philox`, in the pass that adds, see `zo.noise`.
         rounding: How an update is rounded to `dtype`: to `nearest`; `stochastic`, up or down at random such that the
             mean is right (with `philox`); or `compensated`, to nearest, with what that loses kept in float32 for the

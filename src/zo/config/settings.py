@@ -76,7 +76,7 @@ class RunConfig:
         eval_tokens: Tokens, padding included, of one evaluation batch. Not part of a run's identity.
         out: Directory of all runs. Not part of a run's identity.
         resume: False starts a run anew even if it is finished. Not part of a run's identity.
-        device: auto, cpu, cuda or cuda:N. Not part of a run's identity.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`. Not part of a run's identity.
         threads: CPU threads of torch; None leaves torch's choice. Not part of a run's identity.
         checkpoint: When whole weights are written. Not part of a run's identity.
         tracking: W&B. Not part of a run's identity.

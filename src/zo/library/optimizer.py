@@ -172,6 +172,8 @@ class ZerothOrder(_Base):
             raise ValueError(f"restore={restore!r}: takes one parameter group")
         group_of = {id(p): i for i, g in enumerate(self.param_groups) for p in g["params"]}
         self.method = OPTIMIZERS[self.name].optimizer(space, config, lr=lr, seed=seed)
+        for advice in self.method.advice:
+            warnings.warn(advice, stacklevel=2)
         self.method.group_of = [group_of[id(p)] for p in space.parameters]
         if space.shards and self.name not in SHARDABLE:
             raise ValueError(

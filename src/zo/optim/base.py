@@ -117,6 +117,7 @@ class ZOOptimizer(ABC):
         start: θ₀, which `anchor=start` needs, or None.
         watches_rounding: Whether the next step measures how much of it is left after rounding: `survives` among its
             signals, of half-precision weights.
+        advice: What a person should know of the settings with these weights, each a sentence that begins with its key.
     """
 
     unsaved: ClassVar[tuple[str, ...]] = ()
@@ -140,6 +141,7 @@ class ZOOptimizer(ABC):
         self.series: dict[str, list[float]] = {}
         self.step_scale = 1.0
         self.watches_rounding = False
+        self.advice: list[str] = []
         self._survival: Survival | None = None
         self.start: StartWeights | None = None
         if getattr(config, "anchored", False):

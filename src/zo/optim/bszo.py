@@ -22,7 +22,6 @@ uses it; the reported loss is then the mean of the measured ones.
 """
 
 import math
-import warnings
 
 import numpy as np
 
@@ -56,10 +55,9 @@ class BSZO(ZOOptimizer):
         self.prior_std = auto if config.prior_std is None else config.prior_std
         self.noise_std_start = auto if config.noise_std is None else config.noise_std
         if config.prior_std is None and config.adaptive_noise and params.numel < SMALL:
-            warnings.warn(
+            self.advice.append(
                 f"prior_std: √(n / 10⁶) is {auto:.2g} for n = {params.numel:,} trained numbers, so a step follows about"
-                f" {auto**2:.1g} of slopes of size 1: the weights hardly move; give prior_std=1.0",
-                stacklevel=3,
+                f" {auto**2:.1g} of slopes of size 1: the weights hardly move; give prior_std=1.0"
             )
         self.numbers["noise_var"] = self.noise_std_start**2  # the running σ_e², without the floor
 

@@ -113,7 +113,7 @@ class MethodConfig:
     """Whether the method moves parts of sharded tensors as it moves whole ones."""
 
     state_tensors: ClassVar[int] = 0
-    """How many tensors of θ's size, in `state_dtype`, are kept between steps."""
+    """How many tensors of θ's size, in `state_dtype`, are held beside it: kept between steps, or the gradient."""
 
     scale_invariant: ClassVar[bool] = False
     """Whether a multiple of the loss makes the same step, without `step_norm`."""
@@ -230,6 +230,7 @@ class BackpropConfig(MethodConfig):
     """Base class of the settings of first-order methods."""
 
     replays: ClassVar[bool] = False
+    state_tensors: ClassVar[int] = 1  # the gradient
 
     @property
     def forwards_per_step(self) -> int:
@@ -249,6 +250,7 @@ class AdamConfig(BackpropConfig):
     """
 
     keeps_best: ClassVar[bool] = True
+    state_tensors: ClassVar[int] = 3  # gradient and moments
     name: str = "adam"
     beta1: Decay = 0.9
     beta2: Decay = 0.999

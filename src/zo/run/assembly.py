@@ -116,6 +116,8 @@ class Assembly:
                 raise ModelError(f"model.offload={cfg.model.offload}: {error}") from None
             except ValueError as error:
                 raise ModelError(f"optimizer.{error}") from None
+            advice = (f"optimizer.{sentence}" for sentence in method.advice)
+            loaded = replace(loaded, notes=(*loaded.notes, *advice))
         base = _base_hash(params, loaded.model)
         return cls(device, loaded, params, method, base, Drift(params))
 

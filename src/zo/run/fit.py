@@ -44,16 +44,15 @@ def step_gb(method: MethodConfig, size: int, counts: tuple[int, int]) -> dict[st
     total, largest = counts
     each = 4 if getattr(method, "state_dtype", "param") == "float32" else size
     state = method.state_tensors * each
-    scratch = (4 if size == 4 else 8) + 8 * bool(method.state_tensors)
-    if not method.replays:  # a gradient, and Adam's moments
-        state, scratch = size * (3 if method.name == "adam" else 1), 0
+    scratch = (4 if size == 4 else 8) + 8 * bool(state) if method.replays else 0
     parts = {"weights": total * size, "state": total * state, "scratch": largest * scratch}
     return {name: count / 1e9 for name, count in parts.items()}
 
 
 def step_ms(method: MethodConfig, weights_gb: float) -> float:
     """Returns the time of a step on an H200."""
-    slower = WITH_STATE if method.state_tensors or method.low_rank else 1.0
+    stateful = method.replays and method.state_tensors > 0
+    slower = WITH_STATE if stateful or method.low_rank else 1.0
     return MS_PER_GB * weights_gb * method.passes_per_step * slower
 
 
