@@ -3,98 +3,104 @@
     zo status sweep=table1
     zo status sweep=table1 --list           every run, step and loss of those that run
     zo status sweep=table1 --failed         every failed run with the last line of its error
-    zo status optimizer=bszo,mezo lr=1e-6,1e-7 task=rte --step-ms 120
+    zo status optimizer=bszo,mezo lr=1e-6,1e-7 task=rte --step-ms bszo=171,mezo=116
 
 A collapsed run is a result and counts as done. A live process holds a running run. A queued run waits in SLURM or in a
 local process's list. `zo submit` submits interrupted and missing runs.
 
-Hours are steps times the time per step: the median of finished runs of the same model, precision and method, else
---step-ms, else the paper's time on one H200 (marked *). Early stopping makes runs shorter. Loading and evaluation come
-on top.
+Hours are steps times the time per step: the median of this sweep's finished runs, else --step-ms, else what an H200
+needed for the paper's Table 4, else the formula of docs/will-it-fit.md. Each number says which. Early stopping makes
+runs shorter. Loading and evaluation come on top.
 """
 
-import csv
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.table import Table
 
-from launch import ROOT, parser
+from launch import parser
 from launch.profile import register
 from launch.records import QueueError
 from launch.sweep import STATES, Run, Standing, Sweep, counted, standings
 from zo import config
 from zo.config import ConfigError
 from zo.extras import alias
+from zo.run.hours import ANY, StepTime, kind_of, step_times, summed
 from zo.run.store import atomic
 
 MS_PER_HOUR = 3.6e6
-PAPER = ROOT / "results" / "paper" / "table4.csv"
 LAST_ROWS = 200  # that a run in progress is judged by
 PIPE_WIDTH = 160  # characters, where there is no terminal to ask
 NAMES = ("model", "precision", "method", "tasks")
 
 
-@dataclass(frozen=True)
-class Kind:
-    """Runs of one model, precision and method, and what those that are left cost."""
+class Costs:
+    """What the runs of a sweep that are left cost.
 
-    runs: list[Run]
-    left: list[Run]  # that train
-    step_ms: float | None
-    mark: str  # * for the paper's time
+    Args:
+        sweep: The sweep.
+        found: Where its runs stand.
+        typed: Method -> milliseconds of a step, see `zo.run.hours.step_times`.
+        formula: Whether step times may come from the formula.
+    """
 
-    @property
-    def hours(self) -> float | None:
-        """Of training that is left; None if nobody timed a step."""
-        if self.step_ms is None:
-            return None if self.left else 0.0
-        return sum(run.cfg.steps for run in self.left) * self.step_ms / MS_PER_HOUR
+    def __init__(
+        self,
+        sweep: Sweep,
+        found: Mapping[str, Standing],
+        typed: Mapping[str, float] = MappingProxyType({}),
+        formula: bool = True,
+    ):
+        trained = [run for run in sweep.runs if run.cfg.steps > 0]
+        self._found = found
+        self._times = step_times([(run.cfg, run.directory) for run in trained], typed, formula)
 
+    def left(self, runs: Iterable[Run]) -> list[Run]:
+        """Returns those of some runs that are to be trained."""
+        return [run for run in runs if run.cfg.steps > 0 and not self._found[run.run_id].ended]
 
-def kinds(
-    sweep: Sweep, found: Mapping[str, Standing], given: float | None
-) -> dict[tuple[str, str, str], Kind]:
-    """Returns a sweep's runs by model, precision and method; `given` milliseconds where no step was measured."""
-    with PAPER.open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["quantity"] == "step_ms"]
-    paper = {(row["model"], row["method"]): float(row["printed"]) for row in rows}
-    groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
-    for run in sweep.runs:
-        groups[run.kind].append(run)
-    costs = {}
-    for kind, runs in groups.items():
-        left = [run for run in runs if not found[run.run_id].ended and run.cfg.steps > 0]
-        times = [found[run.run_id].status.get("time/step_ms_median") for run in runs]
-        measured = [ms for ms in times if ms is not None]
-        own = statistics.median(measured) if measured else given
-        printed = paper.get(kind[::2])
-        costs[kind] = Kind(runs, left, *((printed, "*") if own is None and printed else (own, "")))
-    return costs
+    def times(self, runs: Iterable[Run]) -> list[StepTime | None]:
+        """Returns the different step times of those of some runs that train."""
+        trained = (run for run in runs if run.cfg.steps > 0)
+        return list(dict.fromkeys(self._times[kind_of(run.cfg)] for run in trained))
+
+    def hours(self, runs: Iterable[Run]) -> list[tuple[float, str] | None]:
+        """Returns the hours of each of some runs, and where they come from; None where nothing is known."""
+        known = ((run, self._times[kind_of(run.cfg)]) for run in runs)
+        return [
+            None if step is None else (run.cfg.steps * step.ms / MS_PER_HOUR, step.source)
+            for run, step in known
+        ]
 
 
 def hours_left(
-    sweep: Sweep, found: Mapping[str, Standing], given: float | None = None, local: bool = False
+    sweep: Sweep,
+    found: Mapping[str, Standing],
+    typed: Mapping[str, float] = MappingProxyType({}),
+    local: bool = False,
 ) -> str:
     """Returns how many runs are left and how many hours of training they take, as far as step times are known.
 
-    `local`: what is not known is not asked for, since the runs begin now.
+    `local`: what is not known is neither estimated nor asked for, since the runs begin now.
     """
-    costs = [kind for kind in kinds(sweep, found, given).values() if kind.left]
-    total = sum(kind.hours or 0 for kind in costs)
-    unknown = sum(len(kind.left) for kind in costs if kind.step_ms is None)
-    cost = []
-    if total or not unknown:
-        on_h200 = "on an H200 " * any(kind.mark for kind in costs)
-        cost.append(f"{on_h200}at most {max(total, 0.1 * bool(costs)):,.1f} hours")
+    costs = Costs(sweep, found, typed, formula=not local)
+    hours = costs.hours(costs.left(sweep.runs))
+    unknown, known = hours.count(None), [of for of in hours if of is not None]
+    cost = [summed(known)] * bool(known)
     if unknown and not local:
-        cost.append(f"{unknown} of unknown step time (zo status --step-ms N)")
+        cost.append(f"{unknown} of unknown step time (zo status --step-ms METHOD=N)")
     left = sum(not standing.ended for standing in found.values())
-    return f"{left} run{'s' * (left != 1)} left" + ": " * bool(cost) + " and ".join(cost)
+    return f"{left} run{'s' * (left != 1)} left" + ": " * bool(cost) + ", and ".join(cost)
+
+
+def typed_times(text: str) -> dict[str, float]:
+    """Returns what `--step-ms` gives: one number for all methods, or METHOD=NUMBER, joined by commas."""
+    pairs = (part.rpartition("=") for part in text.split(","))
+    return {method.strip(): float(number) for method, _, number in pairs}
 
 
 def progress(run: Run) -> str:
@@ -110,28 +116,33 @@ def progress(run: Run) -> str:
     return f"  step {step:,} of {run.cfg.steps:,}, loss {loss:.4f}, {hours:.1f} h left"
 
 
-def show(sweep: Sweep, found: Mapping[str, Standing], given: float | None) -> None:
+def show(sweep: Sweep, found: Mapping[str, Standing], typed: Mapping[str, float]) -> None:
     """Prints a row per model, precision and method, and the totals."""
-    costs = kinds(sweep, found, given)
+    costs = Costs(sweep, found, typed)
+    groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    for run in sweep.runs:
+        groups[run.kind].append(run)
     there = {standing.state for standing in found.values()}
     states = [state for state in STATES if state in there]
     table = Table(box=None, header_style="bold")
-    for name in (*NAMES, "runs", *states, "ms/step", "hours left"):
-        table.add_column(name, justify="left" if name in NAMES else "right")
-    for names, kind in costs.items():
-        counts = Counter(found[run.run_id].state for run in kind.runs)
+    for name in (*NAMES, "runs", *states, "ms/step", "hours left", "from"):
+        table.add_column(name, justify="left" if name in (*NAMES, "from") else "right")
+    for names, runs in groups.items():
+        counts = Counter(found[run.run_id].state for run in runs)
         numbers = (str(counts[state] or "·") for state in states)
-        ms = "?" if kind.step_ms is None else f"{kind.step_ms:.1f}{kind.mark}"
-        hours = "?" if kind.hours is None else f"{kind.hours:.1f}" if kind.step_ms else "0"
-        tasks = ", ".join(dict.fromkeys(run.cfg.task.name for run in kind.runs))
-        table.add_row(*names, tasks, str(len(kind.runs)), *numbers, ms, hours)
+        times, hours = costs.times(runs), costs.hours(costs.left(runs))
+        timed = [step for step in times if step is not None]
+        each = dict.fromkeys(f"{of(step.ms for step in timed):.1f}" for of in (min, max) if timed)
+        sources = dict.fromkeys(step.source for step in timed)
+        total = "?" if None in hours else f"{sum(of[0] for of in hours if of):.1f}"
+        tasks = ", ".join(dict.fromkeys(run.cfg.task.name for run in runs))
+        cost = (" to ".join(each) or "?", total, ", ".join(sources)) if times else ("", "0", "")
+        table.add_row(*names, tasks, str(len(runs)), *numbers, *cost)
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     console.print(table)
-    if any(kind.mark for kind in costs.values()):
-        console.print("* the paper's time per step, on an H200; --step-ms gives another")
-    print(hours_left(sweep, found, given))
+    print(hours_left(sweep, found, typed))
     known = max(len(sweep.manifest) - len(found), 0)
     cells = len(sweep.asked.cells)
     shared = cells - len(found) - known
@@ -148,11 +159,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for zo train -m")
     made.add_argument("--list", action="store_true", help="list every run")
     made.add_argument("--failed", action="store_true", help="list the failed runs")
-    made.add_argument("--step-ms", type=float, help="time per step where none was measured")
+    given = "time per step where no run here measured one, for all methods or as bszo=171,mezo=116"
+    made.add_argument("--step-ms", type=typed_times, default={}, metavar="MS", help=given)
     args = made.parse_args(argv)
     register()
     try:
         sweep = Sweep.of(args.overrides)
+        methods = {run.cfg.optimizer.name for run in sweep.runs}
+        if other := sorted(args.step_ms.keys() - methods - {ANY}):
+            made.error(f"--step-ms {other[0]}=: the methods are {', '.join(sorted(methods))}")
         try:
             found = standings(sweep.runs)
         except QueueError as error:

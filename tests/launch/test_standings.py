@@ -3,14 +3,17 @@
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
-from launch import records, status
+from launch import ROOT, records, status
 from launch.records import Record
-from launch.sweep import standings
+from launch.sweep import Sweep, standings
 from tests.launch.conftest import note, states
-from zo.config import ConfigError
+from zo.config import ConfigError, command_line
+from zo.run import fit
+from zo.run.hours import step_times
 from zo.run.store.atomic import seal
 from zo.run.store.lock import held
 
@@ -58,11 +61,11 @@ def test_status_shows_a_row_per_method_and_lists(grid, runs, capsys):
     assert lines[0].split()[:2] == [runs[3].run_id, "failed"]
     assert lines[0].endswith("  RuntimeError: out of memory")
     assert [" ".join(line.split()) for line in lines[1:]] == [
-        "model precision method tasks runs collapsed failed missing ms/step hours left",
+        "model precision method tasks runs collapsed failed missing ms/step hours left from",
         "reviews-tiny fp32 mezo rotten_tomatoes 2 1 · 1 ? ?",
         "reviews-tiny fp32 bszo rotten_tomatoes 2 · 1 1 ? ?",
-        "reviews-tiny fp32 zero_shot rotten_tomatoes 1 · · 1 ? 0",
-        "4 runs left: 3 of unknown step time (zo status --step-ms N)",
+        "reviews-tiny fp32 zero_shot rotten_tomatoes 1 · · 1 0",
+        "4 runs left: 3 of unknown step time (zo status --step-ms METHOD=N)",
         "1 of 5 runs done: 1 collapsed, 1 failed, 3 missing",
     ]
     assert status.main([*grid, "--list"]) == 0
@@ -82,16 +85,48 @@ def test_a_run_in_progress_is_listed_with_step_loss_and_hours_left(grid, runs, c
     assert "loss" not in lines[0]
 
 
-def test_hours_are_steps_times_the_papers_time_and_say_so(capsys, tmp_path):
-    typed = ["model=opt-13b", "task=sst2", "optimizer=mezo,bszo", "steps=3600", f"out={tmp_path}"]
-    assert status.main(typed) == 0
-    assert [" ".join(line.split()[-4:]) for line in capsys.readouterr().out.splitlines()[1:-1]] == [
-        "1 1 464.2* 0.5",  # 3,600 steps of 464.2 ms
-        "1 1 440.5* 0.4",
-        "1 1 ? 0",
-        "H200; --step-ms gives another",
-        "at most 0.9 hours",
+def test_every_number_of_hours_says_where_it_comes_from(capsys, tmp_path):
+    """Measured here, typed for a method, measured in results/, by the formula; `--estimate` says the same."""
+    keys = ["model=opt-1.3b", "precision=fp32", "task=sst2", "lr=1e-6", f"out={tmp_path}"]
+    typed = [*keys, "optimizer=mezo,hizoo,bszo,bszo_b", "steps=36000"]
+    (mezo,) = [run for run in Sweep.of(typed).runs if run.cfg.optimizer.name == "mezo"]
+    note(mezo, "finished")
+    (mezo.directory / "status.json").write_text('{"time/step_ms_median": 50.0}')
+    (mezo.directory / "attempts.jsonl").write_text('{"device": "NVIDIA A100"}\n{"torn')
+    assert status.main([*typed, "--step-ms", "hizoo=200"]) == 0
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert [line.partition(" sst2 1 1 ")[2] for line in said[1:5]] == [
+        "50.0 0.5 measured here on NVIDIA A100",
+        "200.0 2.0 as typed",
+        "171.1 1.7 measured on an H200, in results/",
+        "223.2 2.2 by the formula, for an H200",
     ]
+    assert said[6] == (
+        "5 runs left: 6.4 hours: 0.5 measured here on NVIDIA A100; 2.0 as typed; 1.7 measured on an H200, in results/;"
+        " 2.2 by the formula, for an H200"
+    )
+    runs = command_line.read(typed, multirun=True).cells
+    assert fit.show(cfg for cfg, _ in runs) == 0
+    estimated = capsys.readouterr().out
+    assert "36,000 steps of 50 ms, measured here on NVIDIA A100, without evaluations" in estimated
+    assert "36,000 steps of 171 ms, measured on an H200, in results/" in estimated
+    with pytest.raises(SystemExit):
+        status.main([*typed, "--step-ms", "lozo=3"])
+    assert "--step-ms lozo=: the methods are bszo, bszo_b, hizoo, mezo" in capsys.readouterr().err
+
+
+def test_hours_of_the_docs_are_those_of_the_status():
+    """Of Table 3's sweep on OPT-1.3B; a run of each method stands for its 30."""
+    keys = ["model=opt-1.3b", "precision=fp32", "task=sst2", "lr=1e-6"]
+    methods = "optimizer=mezo,mezo_adam,hizoo,lozo,bszo,bszo_b"
+    runs = [
+        (cfg, Path("none")) for cfg, _ in command_line.read([*keys, methods], multirun=True).cells
+    ]
+    steps = [step for step in step_times(runs, {}).values() if step is not None]
+    hours = sum(30 * 20_000 * step.ms / 3.6e6 for step in steps)
+    for page, cell in (("reproducing", "| 180 | 171 |"), ("clusters", "180 runs, 171 GPU hours")):
+        assert cell in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    assert round(hours) == 171
 
 
 def test_a_queued_run_has_its_jobs_id_as_squeue_shows_it(runs, monkeypatch):

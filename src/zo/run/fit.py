@@ -19,6 +19,8 @@ from zo.lm.scoring.candidates import CandidateScorer, length_batches
 from zo.optim import MethodConfig
 from zo.run import memory
 from zo.run.assembly import Session
+from zo.run.hours import StepTime, kind_of, step_times
+from zo.run.store.directory import directory_of
 from zo.run.store.rows import evaluates
 from zo.weights.constraints import RESTORE_POLICIES
 
@@ -32,11 +34,16 @@ OFTEN = 0.5
 """Share of the evaluations that score the test split, too: those with a new best."""
 
 
+_SIZES: dict[str, tuple[int, int]] = {}
+
+
 def sizes(cfg: RunConfig) -> tuple[int, int]:
     """Returns how many weights the model has, and its largest tensor."""
-    model = random_weights(cfg.model, torch.float32, torch.device("meta")).model
-    counts = [p.numel() for p in model.parameters()]
-    return sum(counts), max(counts)
+    if (key := repr(cfg.model)) not in _SIZES:
+        model = random_weights(cfg.model, torch.float32, torch.device("meta")).model
+        counts = [p.numel() for p in model.parameters()]
+        _SIZES[key] = sum(counts), max(counts)
+    return _SIZES[key]
 
 
 def step_gb(method: MethodConfig, size: int, counts: tuple[int, int]) -> dict[str, float]:
@@ -56,12 +63,18 @@ def step_ms(method: MethodConfig, weights_gb: float) -> float:
     return MS_PER_GB * weights_gb * method.passes_per_step * slower
 
 
-def estimate(cfg: RunConfig) -> str:
+def formula_ms(cfg: RunConfig) -> float | None:
+    """Returns the time of a step on an H200; None for weights of a size or form that was not timed."""
+    weights_gb = sizes(cfg)[0] * getattr(torch, cfg.precision.dtype).itemsize / 1e9
+    if weights_gb < TIMED_GB or cfg.model.quantization or cfg.model.offload:
+        return None
+    return step_ms(cfg.optimizer, weights_gb)
+
+
+def estimate(cfg: RunConfig, step: StepTime | None) -> str:
     """Returns a run's memory and time in one line."""
     (total, largest), size = sizes(cfg), getattr(torch, cfg.precision.dtype).itemsize
     parts = step_gb(cfg.optimizer, size, (total, largest))
-    each = step_ms(cfg.optimizer, parts["weights"]) / 1000
-    timed = parts["weights"] >= TIMED_GB and not (cfg.model.quantization or cfg.model.offload)
     if RESTORE_POLICIES[cfg.precision.restore].copies:
         parts["copy"] = parts["weights"]
     if isinstance(cfg.adapter, PeftAdapter):
@@ -72,16 +85,22 @@ def estimate(cfg: RunConfig) -> str:
         parts["weights"] = 2 * largest * size / 1e9
     said = ", ".join(f"{name} {gb:.3g}" for name, gb in parts.items() if gb)
     needs = f"about {sum(parts.values()):.3g} GB ({said}) and the activations of {cfg.eval_tokens:,} tokens"
-    takes = f"{shown(cfg.steps * each)}: {cfg.steps:,} steps of {shown(each)}, without evaluations"
-    return f"{needs}; on an H200 {takes}" if timed else f"{needs}; no time is known"
+    if step is None:
+        return f"{needs}; no time is known"
+    each = step.ms / 1000
+    takes = f"{shown(cfg.steps * each)}: {cfg.steps:,} steps of {shown(each)}, {step.source}"
+    return f"{needs}; {takes}, without evaluations"
 
 
 def show(runs: Iterable[RunConfig]) -> int:
     """Prints the estimate of each model, precision and method; returns the exit status."""
-    named = {(r.model.name, r.precision.name, r.adapter.name, r.optimizer.name): r for r in runs}
+    every = list(runs)
+    named = {(r.model.name, r.precision.name, r.adapter.name, r.optimizer.name): r for r in every}
+    times = step_times([(run, directory_of(run)) for run in every], {})
     try:
         for names, run in named.items():
-            print(f"{' '.join(names).replace(' none ', ' ')}: {estimate(run)}")
+            said = estimate(run, times[kind_of(run)])
+            print(f"{' '.join(names).replace(' none ', ' ')}: {said}")
     except ModelError as error:
         print(error, file=sys.stderr)
         return 2
