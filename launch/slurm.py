@@ -80,6 +80,26 @@ def submit(groups: Sequence[Sequence[Path]], profile: SlurmProfile, name: str) -
     return jobs[0].job_id.partition("_")[0]
 
 
+def described(profile: SlurmProfile, jobs: int) -> str:
+    """Returns in words what `submit` asks the cluster for."""
+    default = "the cluster's default"
+    folder = profile.folder.replace("%j", "JOB_0" if jobs > 1 else "JOB")
+    gpus = profile.gres or profile.gpus_per_node
+    asked = {
+        "account": profile.account or default,
+        "partition": profile.partition or default,
+        "nodes": profile.nodes if profile.nodes > 1 else None,
+        "GPUs": gpus if gpus is not None else "none asked for",
+        "CPUs": profile.cpus_per_task * profile.tasks_per_node,
+        "memory": _parameters(profile)["mem"] or default,
+        "time": f"{profile.timeout_min} minutes",
+        **profile.sbatch,
+        "array": f"of {jobs}, {min(jobs, profile.array_parallelism)} at once",
+        "script": f"{folder}/JOB_submission.sh",
+    }
+    return ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
+
+
 def _too_many(jobs: int, size: int) -> str:
     """Returns what to do about an array that the cluster finds too large, with its limit if scontrol tells it."""
     with suppress(OSError, subprocess.SubprocessError):

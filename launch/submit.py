@@ -111,6 +111,15 @@ class Submission:
         job = slurm.submit(groups, self.profile, self.name)
         print(f"SLURM job {job}" + f", {len(groups)} in its array" * (len(groups) > 1))
 
+    def described(self, runs: int) -> str:
+        """Returns in words what so many runs would ask the cluster, or this machine, for."""
+        if isinstance(self.profile, LocalProfile):
+            folder = Path(self.profile.folder) / "SUBMISSION"
+            each = f"{self.profile.processes} at once for each GPU, or without one"
+            return f"on this machine: {runs} runs, {each}; log {folder}/log.txt"
+        jobs = -(-runs // self.profile.runs_per_job)
+        return f"asked of SLURM: {slurm.described(self.profile, jobs)}"
+
     def stop(self) -> int:
         """Stops the runs on this machine and waits until they have saved; returns the exit status of this process."""
         if self.process is None:
@@ -151,6 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(
                 f"{len(runs)} runs: {counted(before.values())}; 0 submitted, {len(chosen)} would be"
             )
+            if chosen:
+                print(submission.described(len(chosen)))
             return 0
         before = submission.give(args.retry_failed, args.limit)
     except UNUSABLE as error:

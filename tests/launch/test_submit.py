@@ -63,11 +63,18 @@ def test_a_dry_run_writes_nothing_and_needs_no_slurm(
 ):
     monkeypatch.undo()
     monkeypatch.setenv("PATH", "")
-    assert submit.main([*grid, SLURM, "--dry-run"]) == 0
+    given = ["account=mine", "mem_gb=64", "array_parallelism=2", "runs_per_job=2"]
+    given = [f"hydra.launcher.{key}" for key in given]
+    assert submit.main([*grid, SLURM, *given, "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:4]] == [run.run_id for run in runs]
     assert lines[5].startswith("5 runs left: 4 of unknown step time")
     assert lines[6] == "5 runs: 5 missing; 0 submitted, 5 would be"
+    assert lines[7] == (
+        "asked of SLURM: account mine, partition the cluster's default, GPUs gpu:1, CPUs 4, memory 65536M,"
+        " time 1440 minutes, array of 3, 2 at once,"
+        f" script {tmp_path}/out/.slurm/JOB_0/JOB_submission.sh"
+    )
     assert not sbatch
     assert not (tmp_path / "out").exists()
 
