@@ -188,7 +188,9 @@ def test_commands_are_listed_and_a_wrong_one_is_named():
     assert re.findall(r"^  zo (\w+) ", listed, re.M) == [*COMMANDS]
     wrong = python("-m", "zo", "trian")
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("zo: no command 'trian'; must be one of train, submit, ")
+    assert wrong.stderr.startswith(
+        "zo: no command 'trian'; did you mean train? It must be one of train, submit, "
+    )
 
 
 def test_the_public_classes_are_those_of_the_registry_with_its_settings():

@@ -7,6 +7,7 @@
 What is not in `dir(zo)` is internal. Importing the package imports nothing else; the first use of a name imports torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -55,5 +56,6 @@ if not TYPE_CHECKING:  # a checker would take every name for one of the package'
         if name == "__all__":
             return __dir__()
         if name not in _HOMES and (name.startswith("_") or name not in __dir__()):
-            raise AttributeError(f"module 'zo' has no attribute {name!r}")
+            said = f"module 'zo' has no attribute {name!r}"
+            raise AttributeError(said, name=name, obj=sys.modules[__name__])
         return getattr(import_module(_HOMES.get(name, "zo.library.methods")), name)

@@ -1,5 +1,6 @@
 """The command `zo`, in a checkout also `python -m zo`. It declares all commands, and imports the one that is called."""
 
+import difflib
 import importlib
 import runpy
 import sys
@@ -53,7 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\nEach has --help.")
         return 0
     if name not in COMMANDS:
-        print(f"zo: no command {name!r}; must be one of {', '.join(COMMANDS)}", file=sys.stderr)
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        meant = f"did you mean {close[0]}? It" if close else "it"
+        said = f"zo: no command {name!r}; {meant} must be one of {', '.join(COMMANDS)}"
+        print(said, file=sys.stderr)
         return 2
     if name == "resume":
         from zo.run import signals

@@ -91,7 +91,13 @@ PROBLEMS = {
     "task.pompt=x": "task.pompt=x: no such key; did you mean prompt?",
     "lr=0": "lr=0.0: must be finite and greater than 0",
     "lr": "lr: write key=value, as lr=1e-6, without blanks",
-    "steps = 5": "steps: write key=value, as lr=1e-6, without blanks\n=: no key in front of =; write key=value, as lr=",
+    "steps = 5": "steps = 5: write steps=5, without blanks",
+    "optimizer=mezo lr= 1e-3": "lr= 1e-3: write lr=1e-3, without blanks",
+    "optimizer=mezo lr 1e-3": "lr: write lr=1e-3, without blanks",
+    "lr=1e-3, 1e-4": "lr=1e-3, 1e-4: write lr=1e-3,1e-4, without blanks",
+    "optimizer=mezo task.path=my reviews.csv seed=1":
+        "task.path=my reviews.csv: write 'task.path=my reviews.csv', in quotes",
+    "adapter=prompt": "lr: must be given, as -m lr=1e-4,1e-3,1e-2: no learning rates of bszo are known for adapter=",
     "optimizer.lr=1e-3": "optimizer.lr=1e-3: no such key; here it is lr, without optimizer",
     "optimizer.steps=9": "optimizer.steps=9: no such key; here it is steps, without optimizer",
     "adapter.r=4": "adapter.r=4: no such key; it is a key of adapter=lora",
@@ -113,14 +119,14 @@ PROBLEMS = {
     "optimizer=mezo precision.restore=factors": "precision.restore=factors: factors needs a method whose ",
     "optimizer=subzero adapter=lora lr=1 precision.restore=factors": "precision.restore=factors: factors needs a ",
     "model.lr_grid.bszo=[abc]": "model.lr_grid.bszo=['abc']: must be a list of numbers greater than 0, as [",
-    "precision.graphs=true": "precision.graphs=True: must be false with restore=streamed",
+    "precision.graphs=true": "precision.graphs=true: must be false with restore=streamed",
     "model.quantization=int3": "model.quantization=int3: must be int8, int4, nf4 or null",
     "model.offload=nvme": "model.offload=nvme: must be cpu, disk or null",
     "model.offload=disk model.quantization=int8": "model.offload=disk: must be null with quantization=int8",
     "model.offload=disk model=opt-1.3b task=sst2 optimizer=mezo": "precision.restore=merged: must be streamed with",
     "model.offload=cpu model=opt-1.3b task=sst2 optimizer=lozo precision=bf16 precision.restore=streamed"
     " precision.rounding=compensated": "precision.rounding=compensated: must be nearest or stochastic with model.off",
-    "adapter=scales lr=1": "model.quantization=None: must be int8, int4 or nf4 with adapter=scales, which ",
+    "adapter=scales lr=1": "model.quantization=null: must be int8, int4 or nf4 with adapter=scales, which ",
     "objective=metric objective.metric=auc": "objective.metric=auc: must be accuracy or f1",
     "objective=generation": "objective=generation: must be another: task.kind=classification, and it is for completion",
     "batch_size=2000": "batch_size=2000: must be at most task.train_size=1000",
@@ -131,7 +137,7 @@ PROBLEMS = {
     "distributed.tensor=2 precision.restore=streamed": "precision.restore=streamed: must be subtract or merged or snap",
     "optimizer=icl model=roberta-large task=sst2": "optimizer=icl: is for decoders, and roberta-large is a masked",
     "optimizer=linear_probe task=copa": "optimizer=linear_probe: is for classes, and the candidates of copa are",
-    "model=roberta-large task=wsc lr=1": "task.masked_prompt=None: must be given: roberta-large is a masked model",
+    "model=roberta-large task=wsc lr=1": "task.masked_prompt=null: must be given: roberta-large is a masked model",
     "model=roberta-large task=copa lr=1 task.masked_prompt='<mask>' task.label_words=[a,b]":
         "task.objective=lm: must be classification for a masked model",
     "lr=1e-6,1e-7": "lr=1e-6,1e-7: add -m to run several values",
@@ -152,9 +158,9 @@ PROBLEMS = {
     "hydra/launcher=joblib": "hydra/launcher=joblib: must be one of basic",
     "task=classification task.path=a.csv task.data_files.train=a.csv":
         "task.data_files.train=a.csv: is null; give its keys together, as task.data_files={train:a.csv}",
-    "task=reward task.path=a.csv lr=1": "objective.function=None: must be given, as rules.py:score",
+    "task=reward task.path=a.csv lr=1": "objective.function: must be given, as rules.py:score",
     "task=reward task.path=a.csv lr=1 objective.function=math_verify":
-        "task.references=None: must name the column with the right answers, for objective.function=math_verify",
+        "task.references=null: must name the column with the right answers, for objective.function=math_verify",
     "task=reward task.path=a.csv lr=1 objective.function=reasoning_gym":
         "objective.function=reasoning_gym: is for task=reasoning_gym, whose problems it generates",
     "task=reasoning_gym lr=1 objective.functions={rules.py:a:1} objective.function=b:c objective.on_error=skip":
@@ -170,6 +176,8 @@ PROBLEMS = {
         f"task=completion; else it must be one of {', '.join(GROUPS['task'])}",
     "model=gpt2": "model=gpt2: a directory or a model of the hub is model.path=gpt2; else it must be one of "
         f"{', '.join(GROUPS['model'])}",
+    "sweep=table3": "sweep=table3: did you mean table3_mistral_7b or table3_opt_13b or table3_opt_1_3b? It must be",
+    "seed=0..4": "seed=0..4: must be a whole number; several, with -m, are 0,1,2",
     "sweep=quickstar": "sweep=quickstar: did you mean quickstart? It must be one of compare, ",
     "learning_rate=1e-4": "learning_rate=1e-4: no such key; here it is lr",
     "wandb=false": "wandb=false: no such key; here it is tracking.mode, as tracking.mode=disabled",
@@ -184,6 +192,31 @@ def test_every_problem_is_named_with_its_value_and_what_would_be_right(typed):
     with pytest.raises(ConfigError) as caught:
         command_line.runs(overrides, multirun="-m" in typed.split())
     assert str(caught.value).startswith(PROBLEMS[typed])
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (['task.prompt="{text} It was'], """'task.prompt="{text} It was"'"""),
+        (["task.prompt='{text} It was"], """'task.prompt="{text} It was"'"""),
+        (["task.prompt={text} It was"], """'task.prompt="{text} It was"'"""),
+        (["task.candidates=[ bad, good]"], """'task.candidates=[" bad"," good"]'"""),
+        (["task.candidates=[", "bad,", "good]"], """'task.candidates=[" bad"," good"]'"""),
+        (["optimizer=mezo", "task.path=my", "own.csv"], "'task.path=my own.csv'"),
+        (["lr =1e-3"], "lr=1e-3"),
+    ],
+)
+def test_a_value_whose_quotes_or_blanks_are_not_read_is_written_as_it_is(words, written):
+    with pytest.raises(ConfigError) as caught:
+        command_line.runs(words)
+    (said,) = str(caught.value).splitlines()
+    assert written in said
+    (meant,) = shlex.split(written)
+    (run,) = command_line.runs(
+        [meant, "task=classification", "lr=1"] + [OWN] * ("path" not in meant)
+    )
+    if "candidates" in meant:
+        assert run.task.candidates == [" bad", " good"]
 
 
 def test_keys_of_a_value_that_is_null_are_given_together():

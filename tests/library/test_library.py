@@ -207,6 +207,7 @@ REFUSED = [
     (stepped(restore="copy"), "restore='copy': must be one of"),
     (stepped(lr=-1.0), "lr=-1.0: must be at least 0"),
     (stepped(directions="uniform"), "must be .*one of gaussian, rademacher"),
+    (lambda: zo.MeZO("gpt2", 1), "params: str is no tensor; give a model, its tensors"),
     (lambda: make("hizoo", make_model(), directions="rademacher"), "must be .*z², which"),
     (lambda: make("adam", make_model()), "must be one of mezo, mezo_adam"),
     (lambda: make("es", thin().parameters(), **LOW_RANK), "rank=5: must be at most 4, the shorter"),

@@ -121,7 +121,7 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(make_run, tmp_path, refus
         ([directory, "--step", "0", "--out", renamed], "is there and not an empty directory"),
         ([directory, "--step", "two"], "'two' is no step"),
         ([directory, "--step", "0", "--model", tmp_path / "no"], "model.path"),
-        ([tmp_path], "a run's directory is wanted"),
+        ([tmp_path], "give a run's directory, as "),
     ):
         assert why in refused(export_command.main, "--out", out, *arguments)
         assert not out.exists()

@@ -112,9 +112,10 @@ REFUSED = [
     ("x.csv", CSV, {**MASKED, "label_words": [" was", " wonderful"]},
         r"task\.label_words: ' wonderful' is not one token of the model, but Ġ"),
     ("x.csv", CSV, {"masked_prompt": "{text}"}, r"task\.masked_prompt: one <mask> is needed"),
-    ("x.csv", CSV, {"text": "{text:upper}"}, r"task\.prompt: \{text:upper\} names none of strip, "),
-    ("x.csv", CSV, {"text": "{text!r}"}, r"task\.prompt: the data have no column 'text!r', only label, text"),
-    ("x.csv", CSV, {"text": "{text"}, r"task\.prompt: '\{text\\nLabel:' is not a template"),
+    ("x.csv", CSV, {"text": "{text:upper}"}, r"task\.text: \{text:upper\} names none of strip, "),
+    ("x.csv", CSV, {"text": "title"}, r"task\.text: the data have no column 'title', only label, text"),
+    ("x.csv", CSV, {"text": "{text!r}"}, r"task\.text: the data have no column 'text!r', only label, text"),
+    ("x.csv", CSV, {"text": "{text"}, r"task\.text: '\{text' is not a template"),
 ]  # fmt: skip
 
 

@@ -110,7 +110,7 @@ def test_a_mixture_of_tasks_is_one():
         ({"options": {"min_terms": 9}}, r"^task\.options=.*max_terms must be >= min_terms"),
         ({"options": {"seed": 2}}, r"^task\.options=.*multiple values for keyword argument 'seed'"),
         ({"prompt": "{qestion}"}, r"^task\.prompt: items of chain_sum have no 'qestion', only an"),
-        ({"train_size": None}, r"^task\.train_size=None: must be 1 to \d+, since"),
+        ({"train_size": None}, r"^task\.train_size=null: must be 1 to \d+, since"),
         ({"train_set_seed": 4000}, r"^task\.train_set_seed=4000: must be below 4000"),
     ],
 )

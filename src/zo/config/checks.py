@@ -1,5 +1,6 @@
 """What is wrong with a run's settings: every value out of range, and those that do not fit each other."""
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -41,8 +42,10 @@ class Problem(NamedTuple):
     right: str
 
     def __str__(self) -> str:
-        shown = self.key if self.value is ... else f"{self.key}={self.value}"
-        return f"{shown}: {self.right}"
+        if self.value is ...:
+            return f"{self.key}: {self.right}"
+        plain = self.value is None or isinstance(self.value, bool)
+        return f"{self.key}={json.dumps(self.value) if plain else self.value}: {self.right}"
 
 
 class ConfigError(ValueError):
@@ -186,7 +189,7 @@ def _of_objective(run: RunConfig) -> Iterator[Rule]:
     yield from [
         (kinds and task.kind not in kinds, "objective",
          f"must be another: task.kind={task.kind}, and it is for {' and '.join(kinds)}", name),
-        (rewarded and not rated_by, "objective.function", "must be given, as rules.py:score", None),
+        (rewarded and not rated_by, "objective.function", "must be given, as rules.py:score", ...),
         ("reasoning_gym" in rated_by and not task.generated_by(), "objective.function",
          "is for task=reasoning_gym, whose problems it generates", "reasoning_gym"),
         ("math_verify" in rated_by and task.references is None and task.kind == "prompts", "task.references",

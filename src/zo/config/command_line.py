@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from functools import cache
 from itertools import product
@@ -48,6 +48,9 @@ UNCOMPOSABLE = (HydraException, OmegaConfBaseException, ValueError, AssertionErr
 
 OF_HYDRA = ("hydra.launcher", "hydra.mode", "hydra.searchpath", "hydra.sweeper")
 """Keys of Hydra's own that decide something here."""
+
+BLANKS_COUNT = ("task.candidates", "task.label_words")
+"""Lists of texts that follow a prompt, of which each begins with a blank."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,9 @@ def _unknown_option(word: str) -> Problem:
         return Problem(word, ..., right)
     name, equals, value = key.partition("=")
     written = f"{WORDS['neighbours'].get(name, name).partition(',')[0]}={value}"
-    plainly = f"keys are written without dashes: {written}" if equals else "see --help"
+    known = name in {of.name for of in fields(RunConfig)} | WORDS["neighbours"].keys()
+    written = written if equals else f"{written}VALUE"
+    plainly = f"keys are written without dashes: {written}" if equals or known else "see --help"
     return Problem(word, ..., f"no such option; {plainly}")
 
 
@@ -419,27 +424,68 @@ def _grid(sweeper: SweeperConfig, parsed: Sequence[Override]) -> list[list[str]]
 
 def _syntax_problems(overrides: Sequence[str]) -> Iterator[Problem]:
     """Yields the overrides that are not written as Hydra reads them."""
-    for override in overrides:
+    for override in map(" ".join, _torn(overrides)):
         key, equals, value = override.partition("=")
         if not equals and not override.startswith("~"):
-            yield Problem(override, ..., "write key=value, as lr=1e-6, without blanks")
-        elif key != key.strip():
-            yield Problem(override, ..., f"write {key.strip()}={value.strip()}, without blanks")
+            word, *value = override.split()
+            written = f"{word}={value[0]}" if len(value) == 1 else "key=value, as lr=1e-6"
+            yield Problem(word, ..., f"write {written}, without blanks")
         elif not key.strip("+"):
             yield Problem(
                 override, ..., "no key in front of =; write key=value, as lr=1e-6, without blanks"
             )
+        elif key != key.strip() or override not in overrides:
+            written = _written(key.strip(), value)
+            yield Problem(override, ..., f"write {written}, {_manner(written)}")
         elif key.startswith("hydra.") and not key.startswith(OF_HYDRA):
             right = f"is not read; of Hydra's own keys {', '.join(OF_HYDRA)} are"
             yield Problem(key, value, right)
-        else:
-            try:
-                parse(override)
-            except HydraException:
-                right = f"Hydra cannot read this value; put it in quotes: '{key}=\"{value}\"'"
-                if value.endswith(","):
-                    right = "a value is missing behind the last comma"
-                yield Problem(override, ..., right)
+        elif key in BLANKS_COUNT and re.search(r"[\[,]\s+[^\s\"']", value):
+            yield Problem(key, value, f"loses its blanks; write {_written(key, value)}")
+        elif not _readable(override):
+            right = f"Hydra cannot read this value; put it in quotes: {_written(key, value)}"
+            if value[:1] in ("'", '"') and value.count(value[0]) == 1:
+                right = f"the quote is not closed; write {_written(key, value)}"
+            if value.endswith(","):
+                right = "a value is missing behind the last comma"
+            yield Problem(override, ..., right)
+
+
+def _torn(overrides: Sequence[str]) -> Iterator[list[str]]:
+    """Yields the words of each override: a blank inside of it makes several."""
+    words: list[str] = []
+    keys = {of.name for of in fields(RunConfig)}
+    for word, following in zip(overrides, [*overrides[1:], ""], strict=False):
+        begins = "=" in word[1:] or word[:1] == "~" or following[:1] == "=" or word in keys
+        if words and begins:
+            yield words
+            words = []
+        words.append(word)
+    if words:
+        yield words
+
+
+def _written(key: str, value: str) -> str:
+    """Returns a setting as a shell and Hydra read it, from a value whose quotes or blanks they do not."""
+    value = re.sub(r"([,\[])\s+", r"\1", value.strip())
+    if key in BLANKS_COUNT and (inside := re.fullmatch(r"\[(.*)\]", value)):
+        value = "[" + ",".join(f'" {word.strip()}"' for word in inside[1].split(",")) + "]"
+    if not _readable(f"{key}={value}"):
+        value = '"' + value.strip("\"'") + '"'
+    word = f"{key}={value}"
+    return word if re.fullmatch(r"[\w.,=+/:-]*", word) else f"'{word}'"
+
+
+def _manner(written: str) -> str:
+    return "in quotes" if written.startswith("'") else "without blanks"
+
+
+def _readable(override: str) -> bool:
+    try:
+        parse(override)
+    except HydraException:
+        return False
+    return True
 
 
 def _override_problems(

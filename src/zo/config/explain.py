@@ -56,8 +56,9 @@ def _elsewhere(key: str, full: str) -> str:
 def with_nearest(group: str, value: str, right: str) -> str:
     """Returns `right`, `must be one of a, b, ...`, behind what was probably meant by an option that a group lacks."""
     options = {of.lower(): of for of in right.removeprefix("must be one of ").split(", ")}
-    close = difflib.get_close_matches(value.lower(), options, n=1)
-    meant = f"did you mean {options[close[0]]}? It" if close else ""
+    begun = [of for of in options if value and of.startswith(f"{value.lower()}_")]
+    close = begun or difflib.get_close_matches(value.lower(), options, n=1)
+    meant = f"did you mean {' or '.join(options[of] for of in close)}? It" if close else ""
     if group == "task" and ("/" in value or "." in value):
         meant = f"data of your own are task=classification task.path={value}, or task=completion; else it"
     if group == "model":

@@ -74,7 +74,7 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
         run = OmegaConf.to_object(cfg)
     except MissingMandatoryValue:
         missing = sorted(OmegaConf.missing_keys(cfg))
-        raise ConfigError([Problem(key, "???", "must be given") for key in missing]) from None
+        raise ConfigError([Problem(key, ..., "must be given") for key in missing]) from None
     except OmegaConfBaseException as error:
         text = str(error).splitlines()[0]
         raise ConfigError([Problem(str(error.full_key), "?", text)]) from error
@@ -266,8 +266,8 @@ def _resolve_lr(run: RunConfig) -> list[Problem]:
     group = "adapter" if run.adapter.own_rates else "model"
     grid = own.lr_grid.get(run.optimizer.name)
     if not grid:
-        where = f"conf/{group}/{own.name}.yaml has no lr_grid for {run.optimizer.name}"
-        return [Problem("lr", None, f"must be given, since {where}")]
+        known = f"no learning rates of {run.optimizer.name} are known for {group}={own.name}"
+        return [Problem("lr", ..., f"must be given, as -m lr=1e-4,1e-3,1e-2: {known}")]
     index = len(grid) // 2 if run.lr_index is None else run.lr_index
     if not 0 <= index < len(grid):
         right = f"must be 0 to {len(grid) - 1}: {run.optimizer.name} on {own.name} has {len(grid)} learning rates"

@@ -92,6 +92,9 @@ def groups_of(params: Any) -> tuple[list[dict[str, Any]], list[tuple[str, Tensor
         elif isinstance(of, Tensor):
             of = [of]
         pairs = [p if isinstance(p, tuple) else (str(len(named) + i), p) for i, p in enumerate(of)]
+        if wrong := [p for _, p in pairs if not isinstance(p, Tensor)]:
+            right = "give a model, its tensors, (name, tensor) pairs, or parameter groups"
+            raise TypeError(f"params: {type(wrong[0]).__name__} is no tensor; {right}")
         named += pairs
         for key in group.keys() - {"params", "lr", "weight_decay", "initial_lr", "param_names"}:
             raise ValueError(f"{key}: a parameter group has its own lr and weight_decay alone")

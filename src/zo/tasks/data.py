@@ -137,7 +137,14 @@ def load_file(task: TaskConfig, file: Path) -> FileExamples:
         here = task = replace(here, references=None)
     elif not answered:
         here = replace(here, kind="prompts")
-    found = _examples(here, file.name, rows, np.arange(len(rows)), task_columns(here))
+    wanted = task_columns(here)
+    for column, key in wanted.items():
+        if rows.column(column) is None:
+            there = ", ".join(sorted(rows.names))
+            raise TaskError(
+                f"{file}: has no column {column!r}, which the run's task.{key} reads, only {there}; rename one of them"
+            )
+    found = _examples(here, file.name, rows, np.arange(len(rows)), wanted)
     if not answered and task.choices is not None:
         found = [replace(e, fields={**e.fields, str(task.label): []}) for e in found]
     return FileExamples(found, answered, task, rows.notes)

@@ -75,7 +75,7 @@ def load_generated(task: TaskConfig) -> Splits:
     for name, size in sizes.items():
         if size is None or size >= APART // ROUNDS:
             right = f"must be 1 to {APART // ROUNDS - 1}, since problems are generated"
-            raise TaskError(f"task.{name}_size={size}: {right}")
+            raise TaskError(f"task.{name}_size={'null' if size is None else size}: {right}")
     if task.train_set_seed >= MOST_SETS:
         raise TaskError(f"task.train_set_seed={task.train_set_seed}: must be below {MOST_SETS}")
     states = np.random.get_state(), random.getstate()  # noqa: NPY002  a few tasks draw from them

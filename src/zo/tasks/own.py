@@ -42,6 +42,8 @@ def completed(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
     rows = read_split(task, task.train_split)
     if not len(rows):
         raise TaskError(f"task.path: split {task.train_split!r} of {task.path} has no rows")
+    for column in columns(_template(task.text), "text") if task.text else ():
+        rows.require(column, "text")
     notes = [*rows.notes, *_duplicates(rows)]
     if task.kind == "classification":
         task = _classification(task, rows)

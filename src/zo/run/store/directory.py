@@ -202,7 +202,9 @@ def load(directory: Path) -> RunConfig:
     try:
         cfg = from_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DirectoryError(f"{path}: {error.strerror}; a run's directory is wanted") from None
+        inside = sorted(of.parent for of in directory.glob(f"*/{CONFIG}"))
+        one = f", as {inside[0]}" if inside else ""
+        raise DirectoryError(f"{path}: {error.strerror}; give a run's directory{one}") from None
     except (ConfigError, UnicodeDecodeError) as error:
         raise DirectoryError(
             f"{path} is not a run's configuration: {_one_line(error)}; {REMEDY}"

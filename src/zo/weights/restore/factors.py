@@ -54,7 +54,7 @@ class Factors(FactoredPolicy):
     def __init__(self, space: TrainableTensors, model: nn.Module | None):
         super().__init__(space, model)
         if model is None:
-            raise ValueError("restore=factors: the tensors' model is needed")
+            raise ValueError("restore=factors: the tensors' model is needed; give model=")
         if any(p.dtype == torch.float64 for p in self.local):
             raise ValueError("restore=factors: computes in float32, and the weights are float64")
         tensors = self._tensors = self.local

@@ -95,7 +95,7 @@ class Streamed(RestorePolicy):
     def __init__(self, space: TrainableTensors, model: nn.Module | None):
         super().__init__(space, model)
         if model is None:
-            raise ValueError("restore=streamed: the tensors' model is needed")
+            raise ValueError("restore=streamed: the tensors' model is needed; give model=")
         away = {i: p for i, p in enumerate(space.parameters) if isinstance(p, OffloadedParameter)}
         self._offload = offload_of(space.parameters)
         self._offloaded = dict[int, int]()
