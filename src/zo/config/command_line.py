@@ -427,8 +427,8 @@ def _syntax_problems(overrides: Sequence[str]) -> Iterator[Problem]:
     for override in map(" ".join, _torn(overrides)):
         key, equals, value = override.partition("=")
         if not equals and not override.startswith("~"):
-            word, *value = override.split()
-            written = f"{word}={value[0]}" if len(value) == 1 else "key=value, as lr=1e-6"
+            word, *rest = override.split()
+            written = f"{word}={rest[0]}" if len(rest) == 1 else "key=value, as lr=1e-6"
             yield Problem(word, ..., f"write {written}, without blanks")
         elif not key.strip("+"):
             yield Problem(
