@@ -28,7 +28,7 @@ in two places counts once.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -42,12 +42,20 @@ from analysis.logs.fragments import Fragment, status_of
 from analysis.logs.history import History, row_count
 from analysis.logs.manifests import Line
 from analysis.logs.run_file import LogError
+from zo.differences import differing
 
 NO_SWEEP = "none"  # the W&B group of a run that belongs to no sweep
 FILE_COLUMNS = (
     *("run_id", "group", "status", "exit_code", "fragments", "torn", "duplicates", "started"),
     *("git_revisions", "source", "last_step", "forwards_to_best"),
 )
+CHOICE = [f"{group}.name" for group in ("model", "task", "optimizer", "precision")]
+NO_VARIANT = (
+    *(*CHOICE, "model.lr_grid", "model.install", "task.install", "provenance", "sweep", "out"),
+    *("resume", "device", "tracking", "eval_tokens", "cells", "threads", "seed", "lr", "lr_index"),
+)
+"""Configuration that decides no number, or has a column of its own; with what lies below it."""
+
 FORWARDS, EVALUATION = "train/forwards", "eval/val_accuracy"
 RESULT = (
     *("run/status", "run/steps", "run/collapse_step", "best/step"),
@@ -73,7 +81,10 @@ class Frames:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """The cells of every sweep, see `analysis.logs.manifests`."""
-        return manifests.cells(manifests.complete(self.lines, self.runs))
+        lines = manifests.complete(self.lines, self.runs)
+        known = {line["sweep"] for line in lines} | {""}
+        groups = self.runs[~self.runs["group"].isin(known)].groupby("group")
+        return manifests.cells([*lines, *(line for _, runs in groups for line in _lines(runs))])
 
     def cells_of(self, sweeps: Sequence[str] = ()) -> pd.DataFrame:
         """The cells of some sweeps, or of all, without those that newer ones replace."""
@@ -98,6 +109,32 @@ class Frames:
         """The runs that were not made as a part of a sweep, the newest first."""
         single = self.runs[self.runs["group"] == ""]
         return single.sort_values("started", ascending=False, kind="stable")
+
+
+def _lines(runs: pd.DataFrame) -> Iterator[Line]:
+    """Yields a line for each run of a group without any: its variant is what differs between their configurations."""
+    left_out = (*(f"{key}." for key in FILE_COLUMNS), *(f"{key}." for key in NO_VARIANT))
+    keys = [key for key in map(str, runs) if "/" not in key and not f"{key}.".startswith(left_out)]
+    rows = runs.reindex(columns=[*CHOICE, *keys]).to_dict("records")
+    varied = [key for key in differing(rows, CHOICE) if key in keys]
+    for run in runs.to_dict("records"):
+        known = {key: plain(value) for key, value in run.items() if pd.notna(value)}
+        yield {
+            **{key.partition(".")[0]: known.get(key, "") for key in CHOICE},
+            **{key: known.get(key, 0) for key in ("seed", "lr", "steps")},
+            "sweep": run["group"],
+            "run_id": run["run_id"],
+            "written": run.get("started", ""),
+            "variant": {key: known[key] for key in varied if key in known},
+        }
+
+
+def plain(value: Any) -> Any:
+    """A value of a frame as JSON knows it; a gap is null, and 2.0 is 2."""
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float):
+        return None if pd.isna(value) else int(value) if value.is_integer() else value
+    return value
 
 
 def merge(fragments: Iterable[Fragment]) -> Frames:

@@ -2,9 +2,11 @@
 
 import argparse
 import difflib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,7 @@ from analysis.report.figures import beside_paper, curves
 from analysis.report.figures.drawing import write
 from analysis.report.markdown import write_record, write_runs, write_texts
 from analysis.report.sweep import write_tables
-from analysis.select import trials
-from analysis.select.cell_runs import ROOT, fill, typed
+from analysis.select.cells import ROOT, fill, notes, typed
 from analysis.select.comparison import settings_file
 from analysis.select.paper_cells import BEHIND, SWEEPS
 from analysis.select.provenance import foot
@@ -57,7 +58,7 @@ class Call:
         nothing = asked.runs == DEFAULT_RUNS and not Path(*DEFAULT_RUNS).is_dir()
         frames = sources.load([] if nothing else asked.runs, asked.cache)
         for condition in asked.where:
-            frames = trials.meeting(condition, frames)
+            frames = _meeting(condition, frames)
         return frames
 
     @cached_property
@@ -98,6 +99,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {said}", file=sys.stderr)
         return 2
     return 0
+
+
+def _meeting(condition: str, frames: Frames) -> Frames:
+    """The frames with the runs that meet one `key=value` condition; numbers compare as numbers."""
+    key, separator, text = condition.partition("=")
+    if not separator or key not in frames.runs.columns:
+        raise LogError(f"--where {condition}: wanted is key=value, with a configuration key")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    met = [bool(cell == value) or str(cell) == text for cell in frames.runs[key]]
+    return replace(frames, runs=frames.runs[met])
 
 
 def summary(paths: Sequence[Path | str]) -> list[str]:
@@ -150,16 +164,17 @@ def tables(call: Call) -> Paths:
 
 def _sweep(call: Call, name: str, filled: pd.DataFrame) -> Paths:
     """The tables and figures of one sweep."""
-    there, directory = trials.of_name(name, filled, call.known), call.results / name
-    if there is None:
+    cells, directory = filled[filled["sweep"] == name], call.results / name
+    if cells.empty or call.known.of(name).empty:
         raise LogError(_no_runs(name, call.known))
-    if (there.table["line"] != "").any():
+    if (cells["line"] != "").any():
         yield from comparison.write_comparison(name, filled, call.known, directory)
         return
-    yield from write_tables(there, directory)
-    figures = [*curves.sweep_figures(there), *beside_paper.efficiency(name, there)]
+    yield from write_tables(cells, call.known, directory)
+    figures = [*curves.sweep_figures(cells, call.known.history), *beside_paper.efficiency(cells)]
     for figure in figures:
-        yield from write(figure, directory)
+        said = [*figure.notes, *notes(cells, call.known)]
+        yield from write(replace(figure, notes=said), directory)
 
 
 def _no_runs(sweep: str, frames: Frames) -> str:

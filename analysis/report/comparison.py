@@ -28,7 +28,7 @@ from analysis.report.figures.drawing import (
 )
 from analysis.report.markdown import csv, table_texts, write_texts
 from analysis.report.table import Cell, Column, Row, Table, console, number, show
-from analysis.select.cell_runs import MAJORITY, of_majority
+from analysis.select.cells import MAJORITY, notes, of_majority
 from analysis.select.comparison import (
     AT_END,
     BASE,
@@ -43,7 +43,6 @@ from analysis.select.comparison import (
     run_losses,
 )
 from analysis.select.provenance import foot
-from analysis.select.trials import notes_of
 
 SETTINGS = Path(__file__).parents[2] / "results" / "settings"
 LOSS, REWARD = (
@@ -93,7 +92,7 @@ def comparison(
     mine = frames.runs[frames.runs["run_id"].isin(runs["run_id"])]
     rewarded = bool(runs["val_reward"].notna().any())
     what = REWARD if rewarded else LOSS
-    below = [foot(f"{len(mine)} runs", mine), *notes_of(sweep, cells, frames)]
+    below = [foot(f"{len(mine)} runs", mine), *notes(cells, frames)]
     if not (runs["steps"] > 0).any():
         return runs, Table(title, ["line"], caption=["No run that trains has ended.", *below]), []
     if (cells.groupby("line")["lr"].nunique() > 1).any():  # it tunes
@@ -111,6 +110,8 @@ def comparison(
             frame["verdict"] = frame["verdict"].where(frame["verdict"] == "", said_of)
     tested = [labels for labels in runs["labels"] if labels]
     frame = pd.concat([frame, _majority(tested[:1])], ignore_index=True)
+    unknown = ["macro_f1", "macro_f1_half"] * bool(frame["macro_f1"].isna().all())
+    frame = frame.drop(columns=unknown)
     said = [sentence.format(what[0], "reward" if rewarded else "accuracy") for sentence in REPORTED]
     test, levels = "test, exact %" if rewarded else "test %", levels_of(cells)
     lacking = [f"{share:g} %" for share, key in SHARED.items() if key not in _evaluated(frame)]
@@ -169,8 +170,8 @@ def _setting(row: Row) -> Cell:
     values = json.loads(row["setting"])
     shown = {key.rpartition(".")[2]: value for key, value in values.items()}
     words = [f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()]
-    notes = [note.format(row[key]) for key, note in (("edge", EDGE), ("tie", TIED)) if row[key]]
-    return Cell(", ".join(words), notes=tuple(notes))
+    said = [note.format(row[key]) for key, note in (("edge", EDGE), ("tie", TIED)) if row[key]]
+    return Cell(", ".join(words), notes=tuple(said))
 
 
 def _to_level(i: int) -> Callable[[Row], Cell]:
@@ -238,7 +239,7 @@ def _table(
         "minus its method": _with_half("own", "+.4f"),
         test: _with_half("test", ".1f"),
     }
-    if frame["macro_f1"].notna().any():
+    if "macro_f1" in frame:
         columns["macro F1 %"] = _with_half("macro_f1", ".1f")
     breaks = [int((frame["role"] != OTHER).sum())]
     facets = [{"method": line.partition(",")[0]} for line in frame["line"]]
@@ -320,8 +321,8 @@ def _over_passes(title: str, runs: pd.DataFrame, frames: Frames) -> list[Figure]
             points(method, x, mean, **{key: its.to_numpy() for key, its in band.items()}, **said)
         )
     rows = pd.concat(found, ignore_index=True)
-    notes = [SPREAD] * bool(rows["low"].notna().any())
-    return [Figure("passes", title, rows, line_panels(rows), notes)]
+    shaded = [SPREAD] * bool(rows["low"].notna().any())
+    return [Figure("passes", title, rows, line_panels(rows), shaded)]
 
 
 def _intervals(gaps: pd.DataFrame, unit: str, height: float) -> alt.LayerChart:

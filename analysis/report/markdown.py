@@ -7,12 +7,11 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.logs import committed, manifests
-from analysis.logs.frames import FILE_COLUMNS, Frames
+from analysis.logs.frames import FILE_COLUMNS, Frames, plain
 from analysis.logs.history import EVALUATED
 from analysis.logs.run_file import LogError
 from analysis.report.table import Table, latex, markdown
-from analysis.select.cell_runs import TAKEN
-from analysis.select.provenance import plain
+from analysis.select.cells import TAKEN
 
 OF_MACHINE = (
     *("optimizer.name", "lr", "optimizer.eps", "seed", "provenance.sources"),

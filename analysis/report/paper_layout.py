@@ -10,7 +10,7 @@ import yaml
 from analysis.paper import names
 from analysis.paper.printed_numbers import digits
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Row, Table, number
-from analysis.select.cell_runs import EDGE
+from analysis.select.cells import EDGE
 from analysis.select.paper_cells import with_spread
 
 DESCRIBED: dict[int, dict[str, Any]] = yaml.safe_load(

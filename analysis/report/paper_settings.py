@@ -15,7 +15,7 @@ from analysis.paper.names import method_label, task_label
 from analysis.paper.printed_numbers import Paper
 from analysis.report.paper_layout import TITLES, Result
 from analysis.report.table import ABSENT, Cell, Column, Table
-from analysis.select.cell_runs import command
+from analysis.select.cells import command
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 LABELS = {

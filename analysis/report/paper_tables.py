@@ -17,7 +17,7 @@ from analysis.report import paper_settings
 from analysis.report.markdown import csv, table_texts, write_texts
 from analysis.report.paper_layout import TITLES, Result, layouts
 from analysis.report.table import console, latex_text, show
-from analysis.select.cell_runs import shortfall
+from analysis.select.cells import shortfall
 from analysis.select.paper_cells import BEHIND, FAILED, SWEEPS, beside, wanted
 from analysis.select.provenance import foot
 

@@ -9,22 +9,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.paper.names import LABELS, UNTRAINED, ZERO_SHOT, method_label, plain, uncounted
+from analysis.logs.frames import Frames
+from analysis.logs.run_file import LogError
+from analysis.paper.names import LABELS, UNTRAINED, ZERO_SHOT, method_label, uncounted
 from analysis.report.markdown import csv, table_texts, write_texts
 from analysis.report.table import ABSENT, COLLAPSED, Cell, Column, Row, Table, console, number, show
-from analysis.select.cell_runs import (
+from analysis.select.cells import (
     EDGE,
     MAJORITY,
     OF_UNIT,
-    choose,
+    PLACE,
+    in_words,
+    notes,
     of_majority,
     over_seeds,
-    right_answers,
+    shown,
 )
 from analysis.select.provenance import foot, sources
-from analysis.select.trials import FACET, Trials, in_words
 from analysis.stats.inference import paired_estimates, sign_test, wilson_interval
 
 CAPTION = (
@@ -52,70 +56,64 @@ GRID = (
 )
 
 
-def write_tables(trials: Trials, directory: Path) -> list[Path]:
-    """Write all tables, and where their runs come from, into a directory; print the tables; the paths."""
-    frame, grid = method_frame(trials), grid_frame(trials)
-    shown, shown_grid = method_table(trials, frame), grid_table(trials, grid)
-    if (trials.table["measure"] == "accuracy").all():
+def write_tables(cells: pd.DataFrame, frames: Frames, directory: Path) -> list[Path]:
+    """Write all tables of one sweep, and where their runs come from; print the tables; the paths."""
+    frame, grid = method_frame(cells), grid_frame(cells)
+    made, made_grid = method_table(cells, frame, frames), grid_table(cells, grid)
+    if (grid["measure"] == "accuracy").all():
         frame, grid = (one.drop(columns="measure") for one in (frame, grid))
-    texts = table_texts("table", csv(frame), [shown])
-    texts |= table_texts("grid", csv(grid), [shown_grid], tex=False)
-    texts["runs.csv"] = csv(sources(trials.runs))
+    texts = table_texts("table", csv(frame), [made])
+    texts |= table_texts("grid", csv(grid), [made_grid], tex=False)
+    texts["runs.csv"] = csv(sources(_runs(cells, frames)))
     terminal = console(100)
-    show(shown_grid, terminal)
-    show(shown, terminal)
+    show(made_grid, terminal)
+    show(made, terminal)
     return write_texts(directory, texts)
 
 
-def method_frame(trials: Trials) -> pd.DataFrame:
-    """A row per method and setting at its chosen learning rate, empty where no run has finished.
+def method_frame(cells: pd.DataFrame) -> pd.DataFrame:
+    """A row per method and setting of one sweep, at its chosen learning rate; empty where no run has finished.
 
     Returns:
         NUMBERS and the columns of `over_seeds`, renamed as NAMES says. Accuracies, their deviations over the seeds and
         the ends of the interval are fractions, the gain is in percentage points. Interval and `p_mcnemar` are a single
         run's. `best_setting`: of all settings of the method that most seeds have ended, the best on validation.
     """
-    means = over_seeds(choose(_named(trials.table))).rename(columns=NAMES)
-    runs: dict[str, Row] = {row["run_id"]: row for row in trials.table.to_dict("records")}
+    there = shown(cells)
+    means = over_seeds(there).assign(variant=lambda frame: frame["words"]).rename(columns=NAMES)
+    runs: dict[str, Row] = {row["run_id"]: row for row in there.to_dict("records")}
     rows: list[Any] = means.to_dict("records")
-    untrained = {row["facet"]: row for row in rows if row["method"] == ZERO_SHOT}
-    best: dict[tuple[Any, ...], Row] = {}
+    best: dict[tuple[str, str], Any] = {}
     for row in sorted(rows, key=_validated, reverse=True):  # of equal ones the first
-        best.setdefault((row["method"], row["facet"]), row)
+        best.setdefault((row["facet"], row["method"]), row)
     for row in rows:
-        run = runs.get(row["run_ids"]) if row["seeds"] == 1 else None
-        zero = untrained.get(row["facet"])
-        if run is not None and row["measure"] == "accuracy":
-            right = round(run["test_accuracy"] * run["test_n"])
-            row["test_low"], row["test_high"] = wilson_interval(right, int(run["test_n"]))
-        if zero is not None and zero is not row and _same_rows(row, zero, runs):
+        zero, mezo = (best.get((row["facet"], method), {}) for method in (ZERO_SHOT, BASE))
+        row["best_setting"] = best[row["facet"], row["method"]] is row
+        if row["seeds"] == row["n"] == 1 and row["measure"] == "accuracy":
+            n, accuracy = int(row["test_n"]), row["test_accuracy"]
+            row["test_low"], row["test_high"] = wilson_interval(round(accuracy * n), n)
+        if _compare(row, zero):
             gain = _factor(row) * (row["test_accuracy"] - zero["test_accuracy"])
-            row |= {"gain_points": round(gain, 10), "p_mcnemar": _p(run, runs.get(zero["run_ids"]))}
-        mezo = best.get((BASE, row["facet"]))
-        row["best_setting"] = best[row["method"], row["facet"]] is row
-        if (
-            mezo is not None
-            and row["method"] not in (BASE, *UNTRAINED)
-            and _same_rows(row, mezo, runs)
-        ):
-            row["p_mezo"] = _p_over_seeds(row, mezo, runs)
-    if trials.typed:
-        rows += _majority(trials.table)
-    columns = dict.fromkeys([*means.columns.drop(["facet", "merit"]), *NUMBERS])
+            row |= {"gain_points": round(gain, 10), "p_mcnemar": _p(row, zero, runs)}
+        if row["method"] not in UNTRAINED and _compare(row, mezo):
+            row["p_mezo"] = _p(row, mezo, runs)
+    rows += _majority(there) if _typed(there) else []
+    columns = dict.fromkeys([*means.columns.drop(["facet", "words", "tested", "loss"]), *NUMBERS])
     frame = pd.DataFrame(rows, columns=list(columns))
     frame["lr"] = frame["lr"].where(~frame["method"].isin(UNTRAINED))
     return frame.convert_dtypes()  # whole numbers stay whole where there are gaps
 
 
-def grid_frame(trials: Trials) -> pd.DataFrame:
-    """Every run in numbers: one row per method, setting, learning rate and seed."""
-    names = {"optimizer": "method", "made_steps": "last_step"}
-    frame = _named(trials.table).drop(columns="method").rename(columns=names)
+def grid_frame(cells: pd.DataFrame) -> pd.DataFrame:
+    """Every run of one sweep in numbers: one row per method, setting, learning rate and seed."""
+    there = shown(cells).drop(columns=["method", "variant"])
+    names = {"optimizer": "method", "words": "variant", "made_steps": "last_step"}
+    frame = there.rename(columns=names)
     frame = frame.assign(lr=frame["lr"].where(~frame["method"].isin(UNTRAINED)))
     return frame[["method", *_differing(frame), *GRID, "measure"]].convert_dtypes()
 
 
-def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
+def method_table(cells: pd.DataFrame, frame: pd.DataFrame, frames: Frames, name: str = "") -> Table:
     """The frame of `method_frame` as a table; `name`: its id on the page."""
     several_seeds = frame["seeds"].max() > 1
     digits = ".2f" if several_seeds else ".1f"
@@ -152,14 +150,14 @@ def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
         }
     records = frame.to_dict("records")
     return Table.of(
-        f"{trials.sweep}: every method at its best learning rate",
+        f"{_sweep(cells)}: every method at its best learning rate",
         records,
         columns,
         names=1 + len(_differing(frame)),
         caption=[
-            *_caption(trials, several_seeds),
+            *_caption(cells, frames, several_seeds),
             *[f"{BEST}the method's best setting on validation."] * settings,
-            *trials.notes,
+            *notes(cells, frames),
         ],
         facets=[
             {key: row[key] for key in ("model", "task", "precision", "method")} for row in records
@@ -168,7 +166,7 @@ def method_table(trials: Trials, frame: pd.DataFrame, name: str = "") -> Table:
     )
 
 
-def grid_table(trials: Trials, frame: pd.DataFrame) -> Table:
+def grid_table(cells: pd.DataFrame, frame: pd.DataFrame) -> Table:
     """The frame of `grid_frame` as a table."""
     columns: dict[str, Column] = {
         "method": lambda row: method_label(row["method"]),
@@ -180,65 +178,86 @@ def grid_table(trials: Trials, frame: pd.DataFrame) -> Table:
         "status": _became,
     }
     said = "→ is the chosen learning rate, * a collapsed run, – one that has not finished."
-    title, names = f"{trials.sweep}: every learning rate tried", 1 + len(_differing(frame))
+    title, names = f"{_sweep(cells)}: every learning rate tried", 1 + len(_differing(frame))
     return Table.of(title, frame.to_dict("records"), columns, names=names, caption=[said])
 
 
-def _named(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a trials' table with the method as `optimizer`, and as `variant` what else names a row."""
-    words = table["method"].str.partition("=")[2]
-    pairs = zip(words, table["variant"], strict=True)
-    variants = [", ".join(filter(None, pair)) for pair in pairs]
-    return table.assign(optimizer=table["method"].map(plain), variant=variants)
+def _sweep(cells: pd.DataFrame) -> str:
+    return str(cells["sweep"].iloc[0])
 
 
-def _same_rows(row: Row, other: Row, runs: Mapping[str, Row]) -> bool:
-    """Whether the runs of two rows were tested on the same examples, as far as they logged them."""
-    both = [runs[i] for i in f"{row['run_ids']} {other['run_ids']}".split()]
-    logged = {one["labels"] for one in both} - {None, ""}
-    return len({one["test_n"] for one in both if pd.notna(one["test_n"])}) <= 1 and len(logged) <= 1
+def _typed(cells: pd.DataFrame) -> bool:
+    """Whether the runs are a grid of the command line, without a file in conf/sweep."""
+    return all(command and "sweep=" not in command for command in cells["command"])
 
 
-def _majority(table: pd.DataFrame) -> Iterator[Row]:
+def _runs(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
+    """The rows of the runs frame behind the tables."""
+    return frames.runs[frames.runs["run_id"].isin(shown(cells)["run_id"])]
+
+
+def _majority(cells: pd.DataFrame) -> Iterator[Row]:
     """A row for each facet: the share of the test examples that are of the largest class."""
-    known = table[~table["labels"].isin([None, ""])].drop_duplicates("facet")
-    for run in known.to_dict("records"):
-        row = {key: run[key] for key in ("sweep", "model", "task", "precision", "test_n")}
+    known = cells[~cells["labels"].isin([None, ""])]
+    for _, runs in known.groupby("facet", sort=False):
+        run = runs.iloc[0]
+        share = of_majority(run["labels"])[0] if runs["labels"].nunique() == 1 else None
+        row = run[["sweep", *PLACE, "test_n"]].to_dict()
         row |= {"method": MAJORITY, "status": "finished", "measure": "accuracy"}
         row |= {"variant": in_words(json.loads(run["facet"])[-1])}
         row |= {"n": 1, "seeds": 1, "lacking": 0, "at_edge": False, "best_setting": False}
-        yield row | {"collapsed": 0, "run_ids": "", "test_accuracy": of_majority(run["labels"])[0]}
+        yield row | {"collapsed": 0, "run_ids": "", "test_accuracy": share}
 
 
 def _validated(row: Row) -> tuple[int, float]:
     """Sorts settings by the seeds that have finished, then by validation."""
-    return row["n"], row["merit"] if pd.notna(row["merit"]) else float("-inf")
+    return row["n"], -row["loss"] if pd.notna(row["loss"]) else float("-inf")
 
 
-def _p_over_seeds(row: Row, base: Row, runs: dict[str, Row]) -> float | None:
-    """The p-value of a row's difference from another's, by seed; of one seed McNemar's."""
+def _compare(row: Row, base: Row) -> bool:
+    """Whether two rows are of different methods, and of runs that were tested on the same examples."""
+    return bool(base) and row["method"] != base["method"] and row["tested"] == base["tested"]
+
+
+def _p(row: Row, base: Row, runs: Mapping[str, Row]) -> float | None:
+    """The p-value of a row's difference from another's, by seed; of one seed McNemar's, if both logged predictions.
+
+    The untrained model has one run, which is compared with one of a row.
+    """
     mine, theirs = ({runs[i]["seed"]: runs[i] for i in r["run_ids"].split()} for r in (row, base))
-    shared = sorted(mine.keys() & theirs.keys())
-    if len(shared) < 2:
-        return _p(mine[shared[0]], theirs[shared[0]]) if shared else None
-    gaps = [mine[seed]["test_accuracy"] - theirs[seed]["test_accuracy"] for seed in shared]
-    return float(
-        paired_estimates(pd.Series(gaps), [pd.Series(0, range(len(gaps)))])["p_value"].iloc[0]
-    )
-
-
-def _p(run: Row | None, zero: Row | None) -> float | None:
-    """McNemar's test of two single runs that logged predictions of the same test examples."""
-    if run is None or zero is None or not run["labels"] or run["labels"] != zero["labels"]:
+    if base["method"] == ZERO_SHOT:
+        theirs = dict(zip(mine, theirs.values(), strict=False)) if row["seeds"] == 1 else {}
+    pairs = [(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
+    if len(pairs) > 1:
+        gaps = pd.Series([one["test_accuracy"] - other["test_accuracy"] for one, other in pairs])
+        return float(paired_estimates(gaps, [gaps * 0])["p_value"].iloc[0])
+    if not pairs or not all(run["labels"] for run in pairs[0]):
         return None
-    mine, other = (right_answers(one) for one in (run, zero))
-    return sign_test(int((mine & ~other).sum()), int((other & ~mine).sum()))
+    right, other = map(_right_answers, pairs[0])
+    return sign_test(int((right & ~other).sum()), int((other & ~right).sum()))
+
+
+def _right_answers(run: Row) -> Any:
+    """Whether the run gets each test example right, checked against what it logged of them."""
+    predictions, labels = run["predictions"] or "", run["labels"] or ""
+    if not labels or len(labels) != len(predictions) or len(labels) != run["test_n"]:
+        raise LogError(
+            f"run {run['run_id']} logs {len(predictions)} test predictions and {len(labels)} labels "
+            f"for {run['test_n']:.0f} examples"
+        )
+    right = np.array(list(predictions)) == np.array(list(labels))
+    if abs(right.mean() - run["test_accuracy"]) > 1e-6:
+        raise LogError(
+            f"run {run['run_id']} logs a test accuracy of {run['test_accuracy']:.6f}, "
+            f"but its predictions have {right.mean():.6f}"
+        )
+    return right
 
 
 def _differing(frame: pd.DataFrame) -> list[str]:
     """What names a row beside its method."""
-    keys = [key for key in (*FACET, "seed") if key in frame]
-    return [key for key in keys if frame[key].nunique() > 1]
+    keys = (*PLACE, "variant", "seed")
+    return [key for key in keys if key in frame and frame[key].nunique() > 1]
 
 
 def _names(frame: pd.DataFrame) -> dict[str, Column]:
@@ -320,19 +339,19 @@ def _became(row: Row) -> str:
     return f"{ABSENT} stopped " + (f"at step {step}" if started else "before its first step")
 
 
-def _caption(trials: Trials, several_seeds: bool) -> Iterator[str]:
-    runs = trials.runs
+def _caption(cells: pd.DataFrame, frames: Frames, several_seeds: bool) -> Iterator[str]:
+    there, runs = shown(cells), _runs(cells, frames)
     yield CAPTION
-    if trials.typed:
+    if _typed(there):
         yield "majority: the largest class of the test examples."
     for column, name in CHOSEN_BY.items():
-        if trials.table[column].notna().any():
+        if there[column].notna().any():
             yield f"task.select_by={name}: in place of validation accuracy it chooses rates, settings and steps."
     if several_seeds:
         yield SEEDS
-    yield foot(f"{len(runs)} runs of {trials.sweep}", runs)
-    if trials.table["device"].nunique() > 1:
+    yield foot(f"{len(runs)} runs of {_sweep(cells)}", runs)
+    if there["device"].nunique() > 1:
         yield "The runs come from different devices: times per step do not compare."
-    if trials.frames.unidentified:
-        names = ", ".join(path.name for path in trials.frames.unidentified)
+    if frames.unidentified:
+        names = ", ".join(path.name for path in frames.unidentified)
         yield f"Killed before W&B wrote which sweep they belong to: {names}."

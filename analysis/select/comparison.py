@@ -15,7 +15,7 @@ from analysis.logs.frames import Frames
 from analysis.logs.history import EVALUATED, evaluations
 from analysis.logs.run_file import LogError
 from analysis.paper.names import BACKPROPAGATING
-from analysis.select.cell_runs import OF_UNIT, ranked, shortfall
+from analysis.select.cells import OF_UNIT, ranked, shortfall
 from analysis.stats.inference import (
     LEVEL,
     half_width,

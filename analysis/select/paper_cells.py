@@ -25,7 +25,7 @@ import pandas as pd
 
 from analysis.paper import names
 from analysis.paper.printed_numbers import AVERAGE, Paper
-from analysis.select.cell_runs import over_seeds
+from analysis.select.cells import over_seeds
 
 PERCENT = 100
 GIB_IN_GB = 2**30 / 1e9

@@ -48,11 +48,3 @@ def days(runs: pd.DataFrame) -> str:
     """The first and the last day on which one of the runs started; empty without runs."""
     found = sorted(text[:10] for text in runs["started"])
     return " to ".join(dict.fromkeys([*found[:1], *found[-1:]]))
-
-
-def plain(value: Any) -> Any:
-    """A value of a frame as JSON knows it; a gap is null, and 2.0 is 2."""
-    value = value.item() if hasattr(value, "item") else value
-    if isinstance(value, float):
-        return None if pd.isna(value) else int(value) if value.is_integer() else value
-    return value

@@ -19,7 +19,7 @@ from analysis.report import comparison as report
 from analysis.report.comparison import comparison
 from analysis.report.markdown import write_record
 from analysis.report.page import build
-from analysis.select.cell_runs import fill
+from analysis.select.cells import fill
 from analysis.select.comparison import LOSSES, SHARES, run_losses
 from launch import multirun, stages
 from launch.sweep import Sweep, recorded

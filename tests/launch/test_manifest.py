@@ -9,8 +9,7 @@ import pytest
 
 from analysis.logs.sources import load
 from analysis.report.sweep import method_frame
-from analysis.select.cell_runs import fill
-from analysis.select.trials import of_name
+from analysis.select.cells import fill, notes
 from launch import manifest, multirun
 from launch.sweep import Sweep
 from tests.launch.conftest import changed
@@ -119,9 +118,9 @@ def test_an_output_directory_that_cannot_be_written_is_left_to_the_runs(grid, tm
 
 
 def shown(frames, name):
-    there = of_name(name, fill(frames.cells_of(), frames.runs), frames)
-    table = method_frame(there)
-    return table[table["method"] != "majority"], " ".join(there.notes)
+    cells = fill(frames.cells_of([name]), frames.runs)
+    table = method_frame(cells)
+    return table[table["method"] != "majority"], " ".join(notes(cells, frames))
 
 
 @pytest.mark.process

@@ -12,17 +12,18 @@ from analysis.paper.names import UNTRAINED, method_label, method_order, model_la
 from analysis.paper.printed_numbers import load
 from analysis.report.figures.drawing import WIDTH, Figure
 from analysis.report.style import look
+from analysis.select.cells import shown
 from analysis.select.paper_cells import GIB_IN_GB
-from analysis.select.trials import Trials
 
 EFFICIENCY = "table4"
 QUANTITIES = {"memory_gb": "peak memory (GB)", "step_ms": "time per step (ms)"}
 NOTHING = "Nothing of this has been measured yet: what is drawn is what the paper prints."
 
 
-def efficiency(sweep: str, trials: Trials | None) -> list[Figure]:
+def efficiency(cells: pd.DataFrame, sweep: str = "") -> list[Figure]:
     """Memory and time per step by model and method, the paper's beside them for its own sweep; none without numbers."""
-    data = _measured_efficiency(trials)
+    sweep = sweep or str(cells["sweep"].iloc[0])
+    data = _measured_efficiency(shown(cells))
     if sweep == EFFICIENCY:
         rows = load().table(4)[["model", "method", "quantity", "value"]]
         parts = [rows.assign(source="paper"), *([data] if len(data) else [])]
@@ -40,15 +41,12 @@ def efficiency(sweep: str, trials: Trials | None) -> list[Figure]:
     if any(device.startswith("cpu") for device in devices):
         notes.append("On a CPU, memory is the peak of the whole process, libraries included.")
     notes += ["Hollow: the paper, on an H200."] * (sweep == EFFICIENCY)
-    notes += trials.notes if trials else ()
     return [Figure("efficiency", f"{sweep}: memory and time per step", frame, chart, notes)]
 
 
-def _measured_efficiency(trials: Trials | None) -> pd.DataFrame:
+def _measured_efficiency(table: pd.DataFrame) -> pd.DataFrame:
     """Median memory and time of each model and method that trains, at its chosen learning rate as in the tables."""
-    if trials is None:
-        return pd.DataFrame()
-    table = trials.table[trials.table["chosen"] & ~trials.table["method"].isin(UNTRAINED)]
+    table = table[table["chosen"] & ~table["method"].isin(UNTRAINED)]
     several = table.groupby("model")["precision"].transform("nunique") > 1
     model = table["model"].where(~several, table["model"] + " " + table["precision"])
     table = table.assign(memory_gb=table["peak_gib"] * GIB_IN_GB, model=model)
@@ -64,7 +62,7 @@ def _bars(rows: pd.DataFrame, label: str) -> tuple[pd.DataFrame, alt.LayerChart]
     methods = sorted(rows["method"].unique(), key=method_order)
     sources = sorted(rows["source"].unique())  # measured, paper
     order = [f"{method} {source}" for method in methods for source in sources]
-    shown = rows.assign(
+    drawn = rows.assign(
         solid=[0.06 if source == "paper" else 1.0 for source in rows["source"]],
         place=rows["method"] + " " + rows["source"],
         label=rows["method"].map(method_label),
@@ -77,7 +75,7 @@ def _bars(rows: pd.DataFrame, label: str) -> tuple[pd.DataFrame, alt.LayerChart]
     )
     colour = alt.Color("label:N", sort=None, scale=colours, legend=legend)
     solid = alt.FillOpacity("solid:Q", scale=None, legend=None)
-    base = alt.Chart(shown[["model", "place", "label", "value", "said", "source", "solid"]]).encode(
+    base = alt.Chart(drawn[["model", "place", "label", "value", "said", "source", "solid"]]).encode(
         alt.X("model:N", sort=None, title=None, axis=alt.Axis(labelAngle=0)),
         alt.Y("value:Q", title=label),
         xOffset=alt.XOffset("place:N", sort=order),
@@ -86,7 +84,7 @@ def _bars(rows: pd.DataFrame, label: str) -> tuple[pd.DataFrame, alt.LayerChart]
         tooltip=["label:N", "model:N", "source:N", "said:N"])  # fmt: skip
     texts = base.mark_text(angle=270, align="left", dx=4, fontSize=8, color="#444444")
     chart: alt.LayerChart = alt.layer(bars, texts.encode(text="said:N"))  # type: ignore[assignment]
-    words = shown["label"] + ", " + shown["model"] + ", " + rows["source"]
+    words = drawn["label"] + ", " + drawn["model"] + ", " + rows["source"]
     known: dict[str, Any] = {"panel": label, "quantity": label, "series": words, "shape": "bar"}
     place = [models.index(model) for model in rows["model"]]
     frame = rows.assign(**known, x=place, y=rows["value"])

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.logs.frames import Frames
+from analysis.logs.history import History
 from analysis.paper.names import (
     UNTRAINED,
     method_label,
@@ -32,7 +33,7 @@ from analysis.report.figures.histories import (
     running_mean,
 )
 from analysis.report.style import RAMP
-from analysis.select.trials import Trials
+from analysis.select.cells import shown
 
 NATS, STEP = "training loss (nats)", "step"
 AXES = {
@@ -48,19 +49,19 @@ SEEDS = "Lines: mean over runs that differ in nothing but the seed; shaded: from
 NEWEST = 24  # single runs that are drawn
 
 
-def sweep_figures(trials: Trials) -> list[Figure]:
+def sweep_figures(cells: pd.DataFrame, logged: History) -> list[Figure]:
     """Every figure that the runs of a sweep can fill."""
-    histories = read(trials)
-    loss, signals = (_chosen(trials, histories, keys) for keys in ({LOSS: NATS}, SIGNALS))
-    notes = [*_line_notes(trials, histories.each), *trials.notes]
-    medians = [*_line_notes(trials, histories.each, "median"), *trials.notes]
-    words = f"{trials.sweep}: training loss at the chosen learning rates"
-    own = f"{trials.sweep}: BSZO's own signals"
+    rows = shown(cells)
+    histories, sweep = read(rows, logged), cells["sweep"].iloc[0]
+    loss, signals = (_chosen(rows, histories, keys) for keys in ({LOSS: NATS}, SIGNALS))
+    notes, medians = (_line_notes(rows, histories.each, of) for of in ("running mean", "median"))
+    words = f"{sweep}: training loss at the chosen learning rates"
+    own = f"{sweep}: BSZO's own signals"
     made = [
-        loss_by_rate(trials, histories),
+        loss_by_rate(rows, histories),
         _figure("train_loss", words, loss, notes),
-        *(validation(trials, histories, name) for name in AXES),
-        rates(trials),
+        *(validation(rows, histories, name) for name in AXES),
+        rates(rows),
         _figure("signals", own, signals, medians, decades=True),
     ]
     return [figure for figure in made if figure is not None]
@@ -80,10 +81,10 @@ def _figure(
     return Figure(name, title, frame, line_panels(frame, **looks), [*said, *notes])
 
 
-def validation(trials: Trials, histories: Histories, name: str) -> Figure | None:
+def validation(table: pd.DataFrame, histories: Histories, name: str) -> Figure | None:
     """Validation of the chosen runs: a panel of accuracies, then one of losses, per facet that was evaluated twice."""
     column, xlabel = AXES[name]
-    drawn = trials.table[trials.table["chosen"] | trials.table["method"].isin(UNTRAINED)]
+    drawn = table[table["chosen"] | table["method"].isin(UNTRAINED)]
     series: list[pd.DataFrame] = []
     for height, (label, factor) in HEIGHTS.items():
         said = {"quantity": label, "axis": xlabel}
@@ -105,19 +106,18 @@ def validation(trials: Trials, histories: Histories, name: str) -> Figure | None
         f"Chosen learning rates only; {sizes} validation examples.",
         *[SEEDS] * bool(drawn.duplicated(SAME).any()),
         *(f"{note}." for note in uncounted(drawn["method"]) if name == "forwards"),
-        *trials.notes,
     ]
-    title = f"{trials.sweep}: validation over {'steps' if xlabel == STEP else xlabel}"
+    title = f"{table['sweep'].iloc[0]}: validation over {'steps' if xlabel == STEP else xlabel}"
     return _figure(f"validation_{name}", title, series, notes)
 
 
-def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
+def loss_by_rate(table: pd.DataFrame, histories: Histories) -> Figure | None:
     """The paper's Figure 1: a panel per method with every learning rate, then one with each method's chosen rate.
 
     With several precisions a column each. None where the facets differ in something else, or nothing is trained.
     """
-    table = trials.table[~trials.table["method"].isin(UNTRAINED)]
-    if len(table[["model", "task", "variant"]].drop_duplicates()) != 1:
+    table = table[~table["method"].isin(UNTRAINED)]
+    if len(table[["model", "task", "apart"]].drop_duplicates()) != 1:
         return None
     lines = list(_loss_lines(table, histories.thinned[LOSS]))
     if not lines:
@@ -137,36 +137,35 @@ def loss_by_rate(trials: Trials, histories: Histories) -> Figure | None:
             title += f" · {precision}" * (table["precision"].nunique() > 1)
             series += [line.assign(panel=title) for line in there]
     notes = [
-        *_line_notes(trials, histories.each),
+        *_line_notes(table, histories.each),
         "Per method: the larger the learning rate, the darker the line; at the right edge the rates in the order of "
         "the lines' ends, ← the chosen one. A collapse lies at its line's end, or at the panel's edge.",
-        *trials.notes,
     ]
-    title = f"{trials.sweep}: training loss at every learning rate"
+    title = f"{table['sweep'].iloc[0]}: training loss at every learning rate"
     return _figure("loss_by_rate", title, series, notes, view=view)
 
 
-def rates(trials: Trials) -> Figure | None:
+def rates(table: pd.DataFrame) -> Figure | None:
     """Test accuracy over the learning rate; None where no method has two rates."""
-    table = trials.table[~trials.table["method"].isin(UNTRAINED)]
-    ended = table[table["status"] != "unfinished"]
+    trained = table[~table["method"].isin(UNTRAINED)]
+    ended = trained[trained["status"] != "unfinished"]
     if not (ended["measure"] == "accuracy").all():
         return None
     if ended.empty or ended.groupby(["panel", "method"])["lr"].nunique().max() < 2:
         return None
-    panels = trials.table[trials.table["panel"].isin(table["panel"])].groupby("panel", sort=False)
+    panels = table[table["panel"].isin(trained["panel"])].groupby("panel", sort=False)
     series = [line for _, rows in panels for line in _rate_series(rows)]
     seeds = int(ended.groupby(["panel", "method", "lr"])["run_id"].nunique().max())
     said = "Test accuracy at the step of best validation accuracy, which chooses the rate."
     more_seeds = f" Lines: mean of up to {seeds} seeds, bars: all of them." * (seeds > 1)
-    title = f"{trials.sweep}: accuracy over the learning rate"
-    return _figure("lr", title, series, [said + more_seeds, *trials.notes])
+    title = f"{table['sweep'].iloc[0]}: accuracy over the learning rate"
+    return _figure("lr", title, series, [said + more_seeds])
 
 
 def _rate_series(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
     panel = {"panel": rows["panel"].iloc[0], "quantity": "test accuracy (%)", "axis": RATE}
     finished = rows[rows["status"] == "finished"]
-    for (method, _), of_method in finished.groupby(["method", "configuration"], sort=False):
+    for (method, _), of_method in finished.groupby(["method", "variant"], sort=False):
         by_rate = of_method.groupby("lr")
         scores = 100 * by_rate["test_accuracy"].agg(["mean", "min", "max"])
         words = method_label(str(method))
@@ -217,11 +216,11 @@ def _by_rate(lines: Sequence[tuple[pd.DataFrame, pd.DataFrame]], method: str) ->
     return series
 
 
-def _chosen(trials: Trials, histories: Histories, keys: dict[str, str]) -> list[pd.DataFrame]:
+def _chosen(table: pd.DataFrame, histories: Histories, keys: dict[str, str]) -> list[pd.DataFrame]:
     """The lines of the chosen runs, with a panel per key and facet."""
     series = []
     for key, label in keys.items():
-        for title, rows in trials.table[trials.table["chosen"]].groupby("panel", sort=False):
+        for title, rows in table[table["chosen"]].groupby("panel", sort=False):
             said: dict[str, Any] = {"quantity": label, "axis": STEP}
             said |= {"panel": f"{label} · {title}"} if len(keys) > 1 else {}
             lines = _lines(rows, histories.thinned[key], "step", "y", **said)
@@ -259,9 +258,9 @@ def band(mean: pd.DataFrame, factor: float = 1) -> dict[str, Any]:
     return {end: factor * mean[end].to_numpy() for end in ("low", "high")}
 
 
-def _line_notes(trials: Trials, each: int, of: str = "running mean") -> list[str]:
+def _line_notes(table: pd.DataFrame, each: int, of: str = "running mean") -> list[str]:
     """How the lines were averaged and thinned."""
-    several = trials.table[trials.table["chosen"]].duplicated(SAME).any()
+    several = table[table["chosen"]].duplicated(SAME).any()
     steps = each if of == "median" else WINDOW * each
     ends = "; shaded: from the smallest to the largest value among them"
     ends = "" if several or of != "median" else ends

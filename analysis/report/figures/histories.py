@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.logs.history import EVALUATED, evaluations
-from analysis.select.trials import Trials
+from analysis.logs.history import EVALUATED, History, evaluations
 
 BINS = 60  # pieces of a history, of a panel's width
 WINDOW = 5  # pieces that a running mean is over
@@ -20,7 +19,7 @@ SIGNALS = {
     "optim/posterior_trace": "posterior trace",
     "optim/mu_norm": "‖μ‖",
 }
-SAME = ["panel", "method", "lr", "configuration"]
+SAME = ["panel", "method", "lr", "variant"]
 """Runs that agree in these differ in nothing but the seed."""
 
 
@@ -39,19 +38,17 @@ class Histories:
     evaluations: dict[str, pd.DataFrame]
 
 
-def read(trials: Trials) -> Histories:
+def read(rows: pd.DataFrame, logged: History) -> Histories:
     """Read every run's history once; the signals of the chosen runs alone."""
-    each = piece(trials.table["made_steps"].max())
+    each = piece(rows["made_steps"].max())
     thinned: dict[str, dict[str, pd.DataFrame]] = {key: {} for key in (LOSS, *SIGNALS)}
     evaluated = {}
-    for row in trials.table.to_dict("records"):
-        keys = (LOSS, *SIGNALS) if row["chosen"] else (LOSS,)
-        history = trials.frames.history.one(row["run_id"], [*keys, *EVALUATED])
+    for run_id, chosen in zip(rows["run_id"], rows["chosen"], strict=True):
+        keys = (LOSS, *SIGNALS) if chosen else (LOSS,)
+        history = logged.one(run_id, [*keys, *EVALUATED])
         for key in keys:
-            thinned[key][row["run_id"]] = (running_mean if key == LOSS else thin)(
-                history, key, each
-            )
-        evaluated[row["run_id"]] = evaluations(history)
+            thinned[key][run_id] = (running_mean if key == LOSS else thin)(history, key, each)
+        evaluated[run_id] = evaluations(history)
     return Histories(each, thinned, evaluated)
 
 

@@ -23,7 +23,6 @@ from analysis.report.paper_tables import build as paper_tables
 from analysis.report.sweep import method_frame, method_table
 from analysis.report.table import Table
 from analysis.select.paper_cells import wanted as wanted_runs
-from analysis.select.trials import of_name
 
 HERE = Path(__file__).parent
 Block: TypeAlias = Any
@@ -40,14 +39,14 @@ class Material:
     paper: Paper
 
 
-def figures(some: Sequence[Figure], said: Sequence[str] = ()) -> list[Block]:
-    """Several figures as a block; none without figures. Notes in `said` stand elsewhere on the page."""
+def figures(some: Sequence[Figure]) -> list[Block]:
+    """Several figures as a block; none without figures."""
     drawn = [
         {
             "title": one.title,
             "spec": specification(one, words=False),
             "panels": ", ".join(dict.fromkeys(one.frame["panel"])),
-            "notes": [note for note in one.notes if note not in said],
+            "notes": one.notes,
         }
         for one in some
     ]
@@ -108,17 +107,16 @@ def _own(material: Material) -> Iterator[Block]:
 def _sweep(material: Material, sweep: str) -> list[Block]:
     """A sweep's table, what of it goes on or failed, and its figures."""
     mine = material.frames.of(sweep)
-    there = of_name(sweep, material.filled, material.known)
-    assert there is not None  # the sweeps of `frames` are those that have runs
-    if (there.table["line"] != "").any():
+    cells = material.filled[material.filled["sweep"] == sweep]
+    if (cells["line"] != "").any():
         _, table, drawn = comparison(sweep, material.filled, material.known)
         return [table, *figures(drawn)]
-    blocks = [method_table(there, method_frame(there), f"sweep-{sweep}")]
+    blocks = [method_table(cells, method_frame(cells), material.known, f"sweep-{sweep}")]
     going = mine[mine["status"] == "unfinished"]
     if len(going):
         blocks.append(rows.runs_table(going, f"{sweep}: running, killed or failed"))
-    drawn = [*sweep_figures(there), *efficiency(sweep, there)]
-    return [*blocks, *figures(drawn, there.notes)]
+    drawn = [*sweep_figures(cells, material.known.history), *efficiency(cells)]
+    return [*blocks, *figures(drawn)]
 
 
 def _paper(material: Material) -> Iterator[Block]:
@@ -126,8 +124,8 @@ def _paper(material: Material) -> Iterator[Block]:
     results = paper_tables(TABLES, material.paper, material.known.runs, material.filled)
     blocks = [folded(f"Table {one.number}", one.summary, one.pages) for one in results]
     if EFFICIENCY not in material.frames.sweeps:
-        there = of_name(EFFICIENCY, material.filled, material.known)
-        drawn = figures(efficiency(EFFICIENCY, there))
+        cells = material.filled[material.filled["sweep"] == EFFICIENCY]
+        drawn = figures(efficiency(cells, EFFICIENCY))
         blocks.append(folded("Figure 2", "memory and time", drawn))
     yield section("paper", "The paper's tables", blocks)
 

@@ -15,8 +15,7 @@ from analysis.logs.frames import Frames, merge
 from analysis.logs.history import History
 from analysis.logs.run_file import LogError, history_table
 from analysis.logs.sources import load
-from analysis.select.cell_runs import fill
-from analysis.select.trials import notes_of
+from analysis.select.cells import fill, notes
 from tests.analysis.make_logs import config, cut_copy, history, predictions, summary, write_run
 
 ENDED = {"run/status": "finished"}
@@ -81,7 +80,7 @@ def test_a_run_that_replaces_a_recorded_one_is_named_where_it_differs(again, sai
     frames = committed.merge([both])  # which keeps what was replaced
     assert [*frames.replaced] == ["b"]
     cells = pd.DataFrame({"sweep": "s", "run_id": ["a", "b"], "status": "finished"})
-    (note,) = notes_of("s", cells, frames)
+    (note,) = notes(cells, frames)
     assert note.startswith("Runs made again, in the place of recorded ones: 1; ")
     assert note.endswith(said)
 

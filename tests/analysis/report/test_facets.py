@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.report.sweep import method_frame
-from analysis.select.cell_runs import fill
-from analysis.select.trials import of_name
+from analysis.select.cells import fill
 from tests.analysis.make_frames import EXAMPLES, expected, made_frames
 
 KEYS = {
@@ -51,16 +50,15 @@ def test_a_run_has_one_row_whose_runs_differ_in_the_seed_and_nothing_crosses_tes
     ]
     place = {text: i for i, text in enumerate(dict.fromkeys(tested))}
     frames.runs["test/labels"] = [("0" * place[t] + "1" * EXAMPLES)[:EXAMPLES] for t in tested]
-    trials = of_name("s", fill(cells, frames.runs), frames)
-    assert sorted(trials.table["run_id"]) == sorted(cells["run_id"])
-    names = ["method", "panel", "variant", "lr"]
-    for _, runs in trials.table.groupby(names, dropna=False):
+    filled = fill(cells, frames.runs)
+    names = ["method", "panel", "apart", "lr"]
+    for _, runs in filled.groupby(names, dropna=False):
         one = cells[cells["run_id"].isin(runs["run_id"])]
         assert one["variant"].nunique() == one["optimizer"].nunique() == 1
         assert one["seed"].is_unique
     frames.runs["best/test_predictions"] = frames.runs["test/labels"]
     frames.runs["best/test_accuracy"] = 1.0
-    frame = method_frame(of_name("s", fill(cells, frames.runs), frames))
+    frame = method_frame(fill(cells, frames.runs))
     frame = frame[frame["method"] != "majority"]
     counted = [run for ids in frame["run_ids"] for run in ids.split()]
     assert len(counted) == len(set(counted)) == len(cells) - len(cells[cells["steps"] > 0]) // 2
@@ -73,8 +71,7 @@ def test_nothing_is_left_out_by_name_and_other_test_rows_give_no_gain():
     cells = expected(optimizer=["bszo"], variant=variants)
     cells = cells.assign(seed=[0, 1], run_id=["a", "b"])
     frames = made_frames(cells)
-    trials = of_name("s", fill(cells, frames.runs), frames)
-    frame = method_frame(trials)
+    frame = method_frame(fill(cells, frames.runs))
     assert list(zip(frame["n"], frame["variant"], strict=True)) == [
         (1, "k = 2, m = 2"),
         (1, "k = 2, m = 4"),
@@ -84,14 +81,14 @@ def test_nothing_is_left_out_by_name_and_other_test_rows_give_no_gain():
     cells = pd.concat([zero, expected(optimizer=["mezo", "bszo"], variant=paths)])
     cells = cells.assign(run_id=list("zabcd"))
     frames = made_frames(cells)
-    frame = method_frame(of_name("s", fill(cells, frames.runs), frames)).set_index("run_ids")
+    frame = method_frame(fill(cells, frames.runs)).set_index("run_ids")
     assert frame["gain_points"].notna().to_dict() == dict(
         zip("zabcd", (0, 1, 0, 1, 0), strict=True)
     )
     frames.runs.loc[frames.runs["run_id"] == "c", "test/labels"] = "1" * EXAMPLES
     frames.runs["best/test_predictions"] = frames.runs["test/labels"]
     frames.runs["best/test_accuracy"] = 1.0
-    frame = method_frame(of_name("s", fill(cells, frames.runs), frames)).set_index("run_ids")
+    frame = method_frame(fill(cells, frames.runs)).set_index("run_ids")
     assert frame.loc["c", ["gain_points", "p_mezo"]].isna().all(), "other labels than mezo's"
 
 
@@ -101,5 +98,5 @@ def test_a_key_that_a_later_command_varies_is_one_of_the_earlier_runs_too():
     frames = made_frames(cells)
     frames.runs["optimizer.eps"] = [0.1, 0.1, 0.1, 0.1]
     cells["seed"] = [0, 1, 2, 3]
-    (row,) = method_frame(of_name("s", fill(cells, frames.runs), frames)).to_dict("records")
+    (row,) = method_frame(fill(cells, frames.runs)).to_dict("records")
     assert (row["n"], row["variant"]) == (4, "optimizer.eps = 0.1")

@@ -14,9 +14,16 @@ from analysis.paper.names import METHODS, PAPER_METHODS, method_label
 from analysis.report import style
 from analysis.report.figures import curves
 from analysis.report.figures.drawing import Figure, line_panels, points, specification, write
-from analysis.report.figures.histories import BINS, LOSS, mean_over, read, running_mean, thin
-from analysis.select.cell_runs import fill
-from analysis.select.trials import Trials, of_name
+from analysis.report.figures.histories import (
+    BINS,
+    LOSS,
+    Histories,
+    mean_over,
+    read,
+    running_mean,
+    thin,
+)
+from analysis.select.cells import fill, shown
 from tests.analysis.make_frames import expected, made_frames
 from zo.lm.baselines import BASELINES
 from zo.optim import OPTIMIZERS
@@ -24,13 +31,13 @@ from zo.optim import OPTIMIZERS
 TASKS = ("sst2", "rte", "cb", "wic", "trec")
 
 
-def made(sweep: str, status: Callable[[dict], str]) -> Trials:
+def made(sweep: str, status: Callable[[dict], str]) -> tuple[pd.DataFrame, Histories]:
     lr = [5e-6, 1e-6, 5e-7, 1e-7, 5e-8]
     grid = {"task": TASKS, "seed": range(5)} if sweep == "table1" else {"task": ["sst2"]}
     cells = expected(sweep, optimizer=PAPER_METHODS, lr=lr, **grid)
     frames = made_frames(cells, status)
-    filled = fill(cells, frames.runs)
-    return of_name(sweep, filled, frames)
+    rows = shown(fill(cells, frames.runs))
+    return rows, read(rows, frames.history)
 
 
 def lines(frame: pd.DataFrame, shape: str = "line") -> list[pd.DataFrame]:
@@ -66,12 +73,11 @@ def test_a_training_loss_is_a_running_mean_of_five_pieces_that_leaves_no_value_o
 
 def test_a_mean_is_over_the_seeds_of_the_chosen_rate() -> None:
     there = made("table1", lambda c: "finished" if c["task"] == "sst2" else "missing")
-    figure = curves.validation(there, read(there), "steps")
+    figure = curves.validation(*there, "steps")
     panel, _ = panels(figure)  # accuracy and loss
     assert set(panel["panel"]) == {"SST-2"}
     assert {len(runs.split()) for runs in panel["runs"]} == {5}
     assert panel["method"].nunique() == len(lines(panel))
-    assert any("600 of 750 runs of table1 lack" in note for note in figure.notes)
 
 
 def test_a_mean_ends_with_the_shortest_run() -> None:
@@ -83,18 +89,19 @@ def test_a_mean_ends_with_the_shortest_run() -> None:
 
 def test_runs_of_different_models_are_never_averaged() -> None:
     """Three models under one name, as user runs of `model.path` were: same method, rate and seed count."""
-    seeds = expected("mine", optimizer=["bszo"], seed=[0, 1, 2], run_id="run-{seed}")
+    seeds = expected(optimizer=["bszo"], seed=[0, 1, 2], run_id="run-{seed}")
     frames = made_frames(seeds)
     for paths, averaged in ((["gpt2", "llama-3.2-1b", "qwen3-0.6b"], 1), (["gpt2"] * 3, 3)):
         runs = frames.runs.assign(**{"model.path": paths})
-        there = of_name("mine", seeds.iloc[:0], Frames(runs, frames.history, ()))
-        drawn = [runs for f in curves.sweep_figures(there) for runs in f.frame["runs"]]
+        cells = fill(Frames(runs, frames.history, ()).cells_of(["s"]), runs)
+        there = curves.sweep_figures(cells, frames.history)
+        drawn = [runs for figure in there for runs in figure.frame["runs"]]
         assert max(len(runs.split()) for runs in drawn) == averaged
 
 
 def test_figure_1_marks_collapses_and_every_rate() -> None:
     there = made("figure1", lambda c: "collapsed" if c["lr"] == 5e-6 else "finished")
-    figure = curves.loss_by_rate(there, read(there))
+    figure = curves.loss_by_rate(*there)
     assert len(panels(figure)) == 7  # six methods, and all at their best
     first = panels(figure)[0]
     (cross,) = lines(first, "cross")
@@ -183,6 +190,6 @@ def test_variants_of_one_method_share_a_panel_and_those_of_several_have_their_ow
     ):
         cells = expected("s", optimizer=methods, variant=ks, task=["sst2"])
         frames = made_frames(cells)
-        table = of_name("s", fill(cells, frames.runs), frames).table
+        table = shown(fill(cells, frames.runs))
         assert set(table["panel"]) == panels_
         assert [*table["method"].map(method_label).unique()] == names

@@ -18,7 +18,7 @@ from analysis.logs.frames import Frames
 from analysis.logs.history import History
 from analysis.paper import printed_numbers
 from analysis.report.page.build import Material, report
-from analysis.select.cell_runs import EDGE, fill
+from analysis.select.cells import EDGE, fill
 from tests.analysis.make_frames import composed, expected, made_frames
 
 XHTML = "{http://www.w3.org/1999/xhtml}"

@@ -13,8 +13,7 @@ from analysis.report.figures.curves import AXES, validation
 from analysis.report.figures.histories import read
 from analysis.report.sweep import method_frame, method_table
 from analysis.report.table import Table, markdown, show
-from analysis.select.cell_runs import fill
-from analysis.select.trials import of_name
+from analysis.select.cells import fill, shown
 from tests.analysis.make_frames import expected, made_frames
 from tests.analysis.make_logs import config, history, write_run
 
@@ -76,20 +75,20 @@ def test_several_settings_and_seeds_are_rows_of_one_table() -> None:
     lost = grid[(grid["task"] == "sst2") & (grid["seed"] > 0)].to_dict("records")
     frames = made_frames(grid, lambda cell: "collapsed" if cell in lost else "finished")
     frames.runs["best/test_accuracy"] = 0.75 + 0.004 * frames.runs["seed"]
-    trials = of_name("s", fill(grid, frames.runs), frames)
-    frame = method_frame(trials)
+    cells = fill(grid, frames.runs)
+    frame = method_frame(cells)
     assert list(frame["method"]) == ["zero_shot", "mezo"] * 2
     assert list(frame["n"]) == [1, 3, 1, 1]
     mezo = frame.iloc[1]  # accuracies 0.75, 0.754, 0.758
     assert (mezo["test_accuracy"], mezo["test_std"]) == pytest.approx((0.754, 0.004))
     assert pd.isna(mezo["test_low"])
-    shown = method_table(trials, frame)
-    assert [cell.text + cell.tail for cell in shown.frame.iloc[1]][:6] == [
+    table = method_table(cells, frame, frames)
+    assert [cell.text + cell.tail for cell in table.frame.iloc[1]][:6] == [
         *("MeZO", "RTE", "0.0001", "40"),
         *("60.00 ± 0.00", "75.40 ± 0.40"),
     ]
-    assert [cell.text for cell in shown.frame["n"]] == ["1 of 1", "3 of 3", "1 of 1", "1 of 3"]
-    assert [cell.text for cell in shown.frame["collapsed"]] == ["0", "0", "0", "2"]
+    assert [cell.text for cell in table.frame["n"]] == ["1 of 1", "3 of 3", "1 of 1", "1 of 3"]
+    assert [cell.text for cell in table.frame["collapsed"]] == ["0", "0", "0", "2"]
 
 
 def test_many_files_are_named_by_their_folder_and_first_figure(
@@ -171,13 +170,13 @@ def test_a_methods_best_setting_is_marked_and_tested_against_that_of_mezo() -> N
     better = (grid["variant"] == json.dumps(variants[1])).to_numpy()
     frames.runs["best/val_accuracy"] = 0.6 + 0.1 * better
     frames.runs["best/test_accuracy"] = 0.7 + mine * (0.02 + 0.01 * grid["seed"].to_numpy())
-    trials = of_name("s", fill(grid, frames.runs), frames)
-    frame = method_frame(trials)
+    cells = fill(grid, frames.runs)
+    frame = method_frame(cells)
     assert list(frame["best_setting"]) == [False, False, True, True]
     p = 2 * stats.t.sf(0.03 / (0.01 / 3**0.5), 2)
     assert list(frame["p_mezo"].isna()) == [True, False, True, False]
     assert list(frame["p_mezo"].dropna()) == pytest.approx([p, p])
-    names = [cell.text for cell in method_table(trials, frame).frame["method"]]
+    names = [cell.text for cell in method_table(cells, frame, frames).frame["method"]]
     assert names == ["MeZO", "MyMethod", "→ MeZO", "→ MyMethod"]
 
 
@@ -199,21 +198,23 @@ def test_a_typed_sweeps_table_has_the_largest_classs_share() -> None:
     frames = made_frames(grid)
     for command, last in (("sweep=s", ("BSZO", "60.5")), ("lr=1e-4", ("majority", "50.0"))):
         cells = grid.assign(command=f"python train.py {command}")
-        trials = of_name("s", fill(cells, frames.runs), frames)
-        shown = method_table(trials, method_frame(trials)).frame
-        assert len(shown) == 2 + (last[0] == "majority")
-        assert tuple(cell.text for cell in shown[["method", "test %, n=400"]].iloc[-1]) == last
+        cells = fill(cells, frames.runs)
+        made = method_table(cells, method_frame(cells), frames).frame
+        assert len(made) == 2 + (last[0] == "majority")
+        assert tuple(cell.text for cell in made[["method", "test %, n=400"]].iloc[-1]) == last
 
 
 def test_passes_of_backpropagation_are_said_to_be_forward_passes_alone() -> None:
     """In the table's cells and below the figure over forward passes, and nowhere else."""
     grid = expected(optimizer=["mezo", "adam"])
     frames = made_frames(grid)
-    trials = of_name("s", fill(grid, frames.runs), frames)
+    cells = fill(grid, frames.runs)
     (note,) = uncounted(["mezo", "adam"])
-    shown = method_table(trials, method_frame(trials)).frame
+    made = method_table(cells, method_frame(cells), frames).frame
     for column in ("passes per step", "passes to best"):
-        notes = {m.text: c.notes for m, c in zip(shown["method"], shown[column], strict=True)}
+        notes = {m.text: c.notes for m, c in zip(made["method"], made[column], strict=True)}
         assert notes == {"MeZO": (), "Adam": (note,)}
-    below = {name: f"{note}." in validation(trials, read(trials), name).notes for name in AXES}
+    rows = shown(cells)
+    read_ = read(rows, frames.history)
+    below = {name: f"{note}." in validation(rows, read_, name).notes for name in AXES}
     assert below == {"steps": False, "forwards": True, "time": False}

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.select.cell_runs import choose, command, fill, over_seeds, shortfall
+from analysis.select.cells import choose, command, fill, over_seeds, shortfall
 from tests.analysis.make_frames import expected
 
 LRS, SEEDS = (1e-6, 1e-5, 1e-4), (0, 1, 2)

@@ -14,7 +14,7 @@ from statsmodels.stats.proportion import proportion_confint
 from analysis.logs.run_file import LogError
 from analysis.report import comparison as report
 from analysis.report.table import markdown
-from analysis.select.cell_runs import fill
+from analysis.select.cells import fill
 from analysis.select.comparison import (
     AREA,
     AT_END,

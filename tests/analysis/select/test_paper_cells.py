@@ -13,7 +13,7 @@ from analysis.paper.names import PAPER_METHODS as METHODS
 from analysis.paper.printed_numbers import Paper, load
 from analysis.report.paper_layout import layouts
 from analysis.report.table import markdown
-from analysis.select.cell_runs import fill
+from analysis.select.cells import fill
 from analysis.select.paper_cells import SWEEPS, beside, wanted
 from tests.analysis.make_frames import composed, expected
 
