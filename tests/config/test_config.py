@@ -1,6 +1,7 @@
 """Configuration: everything committed composes, everything wrong is named, nothing wrong starts."""
 
 import itertools
+import re
 import shlex
 import shutil
 from dataclasses import fields
@@ -348,6 +349,8 @@ OLDER = {
         "optimizer.square=false",
         "subzero-0f393164a9d3",
     ),
+    ("adapter=lora", "precision=bf16"): ("adapter.dtype=model", "bszo-c596a13a20c6"),
+    ("adapter=prompt", "lr=1e-3", "precision=fp16"): ("adapter.dtype=model", "bszo-d0d6277a3f4a"),
 }
 """A run -> the setting that a file without it means, and the id of before there was one."""
 
@@ -355,14 +358,14 @@ OLDER = {
 @pytest.mark.parametrize("run", OLDER)
 def test_an_id_and_a_file_of_before_a_setting_mean_what_was_done_then(run):
     setting, was = OLDER[run]
-    key, value = setting.removeprefix("optimizer.").split("=")
+    group, key, value = re.split("[.=]", setting)
     old = the_run(*run, setting)
     assert identity.run_id(old) == was != id_of(*run)
     written = yaml.safe_load(config.to_yaml(old))
-    del written["optimizer"][key]
+    del written[group][key]
     read = config.from_yaml(yaml.safe_dump(written))
     assert read == old
-    assert str(getattr(read.optimizer, key)).lower() == value
+    assert str(getattr(getattr(read, group), key)).lower() == value
 
 
 def test_an_adapter_brings_its_own_eps_and_rates_and_typed_values_win():
@@ -388,6 +391,7 @@ def test_the_id_holds_the_adapter_and_the_content_of_its_file_and_of_the_models(
         place.rename(tmp_path / key)
         assert id_of(*base, f"{key}={tmp_path / key}") == ids[-1]
     assert len(set(ids)) == 7
+    assert id_of(*base, "adapter.dtype=model") == ids[1], "the weights are float32"
 
 
 BUDGETS = [("mezo", 360), ("bszo", 240), ("fzoo", 80), ("adam", 240)]

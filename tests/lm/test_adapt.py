@@ -53,29 +53,40 @@ def quantised(bits, make=MODELS["llama"]):
 
 
 @pytest.mark.parametrize(
-    ("name", "architecture", "method", "bits"),
+    ("name", "architecture", "method", "bits", "dtype"),
     [
-        *pairwise(SETTINGS, ["llama, tied", "opt"], ["mezo", "bszo"], [None, *BITS]),
-        ("none", "opt", "mezo", "nf4"),
-        *(("scales", "llama", "mezo", bits) for bits in BITS),
+        *pairwise(SETTINGS, ["llama, tied", "opt"], ["mezo", "bszo"], [None, *BITS], DTYPES),
+        ("none", "opt", "mezo", "nf4", DTYPES[0]),
+        *(("scales", "llama", "mezo", bits, DTYPES[0]) for bits in BITS),
     ],
 )
-def test_streamed_measures_and_moves_as_snapshot_bit_for_bit(name, architecture, method, bits):
+def test_streamed_measures_and_moves_as_snapshot_bit_for_bit(
+    name, architecture, method, bits, dtype
+):
+    """Also float32 adapters of models in half precision."""
     snapshot, streamed = (
-        moved(adapted(quantised(bits, MODELS[architecture]), name).model, restore, method)
+        moved(
+            adapted(quantised(bits, lambda: MODELS[architecture]().to(dtype)), name).model,
+            restore,
+            method,
+        )
         for restore in ("snapshot", "streamed")
     )
     assert same(snapshot, streamed)
     assert len(set(snapshot[0])) == len(snapshot[0]), "each probe is elsewhere"
 
 
-@pytest.mark.parametrize("name", ["lora", "prefix", "bias"])
-def test_factors_measures_all_points_at_once_as_snapshot_does_one_by_one(name):
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("lora", DTYPES[0]), ("prefix", DTYPES[0]), ("bias", DTYPES[0]), ("lora", DTYPES[1])],
+)
+def test_factors_measures_all_points_at_once_as_snapshot_does_one_by_one(name, dtype):
     one_by_one, at_once = (
-        torch.tensor(moved(adapted(MODELS["opt"](), name).model, restore, "lozo")[0])
+        torch.tensor(moved(adapted(MODELS["opt"]().to(dtype), name).model, restore, "lozo")[0])
         for restore in ("snapshot", "factors")
     )
-    torch.testing.assert_close(at_once, one_by_one, rtol=0, atol=2e-5)
+    close = 2e-5 if dtype == DTYPES[0] else 2 * torch.finfo(dtype).eps
+    torch.testing.assert_close(at_once, one_by_one, rtol=0, atol=close)
 
 
 @pytest.mark.parametrize(
@@ -156,17 +167,37 @@ def test_only_what_is_named_is_trained_and_the_note_says_how_much():
     assert loaded.notes == (f"adapter=layers: {share}",)
 
 
+@pytest.mark.parametrize("restore", ["merged", "snapshot", "streamed", "factors"])
+def test_small_steps_of_an_adapter_over_half_precision_are_not_rounded_away(restore):
+    """As with peft's defaults, θ is float32. B begins as 0, so that A shows it."""
+
+    def share_moved(dtype):
+        model = adapted(MODELS["opt"]().bfloat16(), "lora", dtype=dtype).model
+        run = TinyRun(model, "lozo", restore, "philox", 1e-5, SHAPES["several tokens"], eps=1e-2)
+        before = [p.float() for p in run.weights()]
+        run.steps(4)
+        if restore == "factors":
+            run.params.policy.merge_factors()
+        pairs = zip(run.params.names, before, run.weights(), strict=True)
+        moved = torch.cat([(a != b).flatten() for name, a, b in pairs if "lora_A" in name])
+        return moved.float().mean().item()
+
+    assert share_moved("float32") > 0.9
+    assert share_moved("model") < 0.8
+
+
+@pytest.mark.parametrize("dtype", ["float32", "model"])
 @pytest.mark.parametrize("name", ["lora", "prefix", "prompt", "ia3"])
-def test_first_values_follow_the_seed_alone_in_the_models_dtype(name):
+def test_first_values_follow_the_seed_alone_in_the_adapters_dtype(name, dtype):
     def first(seed):
         state = torch.get_rng_state()
-        model = adapted(MODELS["gpt2"]().bfloat16(), name, seed=seed).model
+        model = adapted(MODELS["gpt2"]().bfloat16(), name, seed=seed, dtype=dtype).model
         assert torch.equal(torch.get_rng_state(), state), "the global random state is left alone"
         torch.manual_seed(seed + 7)  # is not what decides
         return [p.data for p in model.parameters() if p.requires_grad]
 
     assert same(first(0), first(0))
-    assert {p.dtype for p in first(0)} == {torch.bfloat16}
+    assert {p.dtype for p in first(0)} == {DTYPES[dtype == "model"]}
     assert same(first(0), first(1)) is (name == "ia3"), "which begins as ones"
 
 

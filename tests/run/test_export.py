@@ -220,36 +220,42 @@ def test_an_export_that_fails_leaves_nothing_behind(
 
 
 ADAPTERS = [
-    ("lora", 1),
-    pytest.param("prefix", 1e-2, marks=pytest.mark.process),
-    pytest.param("ia3", 1e-2, marks=pytest.mark.process),
+    ("lora", 1, "fp32"),
+    ("lora", 1, "bf16"),
+    pytest.param("prefix", 1e-2, "bf16", marks=pytest.mark.process),
+    pytest.param("ia3", 1e-2, "fp32", marks=pytest.mark.process),
 ]
 
 
-@pytest.mark.parametrize(("adapter", "lr"), ADAPTERS)
+@pytest.mark.parametrize(("adapter", "lr", "precision"), ADAPTERS)
 def test_an_adapter_answers_the_same_in_peft_merged_and_in_a_run_of_its_own(
-    make_run, tmp_path, capsys, adapter, lr
+    make_run, tmp_path, capsys, adapter, lr, precision
 ):
+    """Of a model in half precision, too: peft keeps the adapter in float32 as the run did."""
     from peft import PeftModel
 
-    settings = (f"adapter={adapter}", *EXACT, f"lr={lr}", "eval_every=1")
+    settings = (f"adapter={adapter}", *EXACT, f"lr={lr}", "eval_every=1", f"precision={precision}")
     cfg = make_run(*settings)
     summary, directory, assembly = run(cfg), directory_of(cfg), Assembly.of(cfg)
     out, start = export(directory, tmp_path / "adapter"), assembly.weights_hash()
     replay_to(assembly, trajectory_of(directory), summary["best/step"])
     assert assembly.weights_hash() == summary["best/weights"] != start
     base = json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"]
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+    dtype = getattr(torch, cfg.precision.dtype)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype).eval()
+    stored = load_file(out / "adapter_model.safetensors").values()
+    assert {t.dtype for t in stored} == {torch.float32}
     with torch.inference_mode():
         untrained, trained = model(TOKENS).logits, assembly.loaded.adapter(TOKENS).logits
         assert torch.equal(PeftModel.from_pretrained(model, out).eval()(TOKENS).logits, trained)
         if adapter == "lora":
             merged = exported(directory, tmp_path / "merged", "--merge")
+            atol = 1e-3 if precision == "fp32" else 30 * torch.finfo(dtype).eps
             count = sum(p.numel() for p in merged.parameters())
             own = assembly.params.numel
             merging = f"{count:,} parameters, {own:,} of them trained and merged"
             assert merging in capsys.readouterr().out
-            torch.testing.assert_close(merged(TOKENS).logits, trained, rtol=0, atol=1e-3)
+            torch.testing.assert_close(merged(TOKENS).logits, trained, rtol=0, atol=atol)
             assert (untrained - trained).abs().max() > 0.05
             assert not (tmp_path / "merged" / "adapter_config.json").exists()
     after = Assembly.of(make_run(*settings, f"adapter.path={out}", "seed=9"))

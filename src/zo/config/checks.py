@@ -129,9 +129,12 @@ def _of_choices(run: RunConfig) -> Iterator[Rule]:
         (run.tracking.mode not in WANDB_MODES, "tracking.mode", f"must be one of {', '.join(WANDB_MODES)}"),
     ]  # fmt: skip
     if how.restore in RESTORE_POLICIES:
-        half, philox = how.dtype != "float32", how.noise == "philox"
+        trained = run.adapter.trained_dtype(how.dtype)
+        half, philox = trained != "float32", how.noise == "philox"
         given = {"half": half, "philox": philox, "graphs": how.graphs, **method.restore_needs()}
         for key, right in conflicts(how.restore, how.rounding, **given):
+            if key == "rounding" and trained != how.dtype:
+                right += ", as of this adapter; adapter.dtype=model gives it the weights'"
             yield True, f"{'optimizer' if key == 'weight_decay' else 'precision'}.{key}", right
 
 

@@ -187,6 +187,8 @@ def _normalised(run: RunConfig) -> dict[str, Any]:
         del precision["restore"]
     if run.adapter.name == "none":  # no block is frozen
         del precision["prefix_cache_gib"]
+    if run.precision.dtype == "float32":  # so is an adapter
+        plain.get("adapter", {}).pop("dtype", None)
     if run.steps == 0:
         plain["precision"] = {k: v for k, v in precision.items() if k not in ONLY_PROBES}
         if not reads_train(run.optimizer):

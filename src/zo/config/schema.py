@@ -173,7 +173,10 @@ def notes(run: RunConfig) -> list[str]:
             f"precision.dtype={stored} keeps that"
         )
     elif (
-        stored in ("bfloat16", "float16") and run.steps > 0 and run.precision.rounding == "nearest"
+        stored in ("bfloat16", "float16")
+        and run.adapter.trained_dtype(held) != "float32"
+        and run.steps > 0
+        and run.precision.rounding == "nearest"
     ):
         found.append(
             f"precision={run.precision.name}, as the weights of {run.model.name} are stored: small updates are rounded"
@@ -231,7 +234,9 @@ def from_plain(given: Any) -> RunConfig:
         method = _optimizers()[given["optimizer"]["name"]]
         typed.optimizer = method
         given["optimizer"] = {**method.legacy_defaults, **given["optimizer"]}
-        typed.adapter = ADAPTERS[given.get("adapter", {}).get("name", "none")]
+        adapter = ADAPTERS[given.get("adapter", {}).get("name", "none")]
+        typed.adapter = adapter
+        given["adapter"] = {**adapter.legacy_defaults, **given.get("adapter", {})}
         return to_run_config(OmegaConf.merge(typed, _uninterpolated(given)))  # type: ignore[arg-type]
     except OmegaConfBaseException as error:
         raise ConfigError([Problem(str(error.full_key), "?", str(error).splitlines()[0])]) from None

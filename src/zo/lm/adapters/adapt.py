@@ -113,13 +113,14 @@ def _blocks(model: nn.Module, layers: Any) -> tuple[str, list[int]] | None:
 
 
 def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
-    """Returns the model with an adapter in the model's dtype."""
+    """Returns the model with an adapter in float32 or the model's dtype."""
     try:
         import peft
     except ImportError as error:
         raise ModelError(f"adapter={cfg.name}: {unusable('peft', error)}") from None
     model = loaded.model
-    options: dict[str, Any] = {"autocast_adapter_dtype": False}
+    wide = cfg.dtype == "float32"
+    options: dict[str, Any] = {"autocast_adapter_dtype": wide}
     vocabulary = model.get_input_embeddings().weight.shape[0]
     tokens = torch.randint(vocabulary, (getattr(cfg, "tokens", 0),)).to(device_of(model))
     with _refusals(model, cfg):
@@ -138,7 +139,7 @@ def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
             _check_loaded(made, stored, cfg.path)
     for p in made.parameters():
         if p.requires_grad:
-            p.data = p.data.to(device_of(model), model.dtype)
+            p.data = p.data.to(device_of(model), torch.float32 if wide else model.dtype)
     if model.dtype == torch.float16 and device_of(model).type == "cpu":
         widen(made)
     made.eval()

@@ -1,6 +1,7 @@
 """Settings of adapters, one dataclass each. Imports neither torch nor peft."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,6 +29,9 @@ class AdapterConfig:
     kinds: ClassVar[tuple[str, ...]] = ("decoder", "masked")
     """Kinds of models that the adapter fits."""
 
+    legacy_defaults: ClassVar[Mapping[str, Any]] = {}
+    """What a recorded run without a setting means, where that is not the default."""
+
     own_rates: ClassVar[bool] = False
     """Whether learning rates come from `lr_grid` here; False: from the model's."""
 
@@ -47,8 +51,15 @@ class AdapterConfig:
             (key, "must be at least 1") for key in self.counts if getattr(self, key) < 1
         ]
 
+    def trained_dtype(self, weights: str) -> str:
+        """Returns the dtype of what is trained, of a model whose weights have the given one."""
+        return weights
 
-COMMON = ("name", "eps", "lr_grid", "path")
+
+DTYPES = ("float32", "model")
+"""Of the trained tensors of peft's adapters."""
+
+COMMON = ("name", "eps", "lr_grid", "path", "dtype")
 """Settings that an adapter's files do not fix."""
 
 
@@ -58,15 +69,25 @@ class PeftAdapter(AdapterConfig):
 
     Attributes:
         path: Directory with an exported adapter to continue from; None: a new adapter.
+        dtype: Of the adapter: `float32`, as peft's own default, or the `model`'s, as recorded runs without this
+            setting. Part of a run's identity where the model's is another.
     """
 
     path: str | None = None
+    dtype: str = "float32"
 
     own_rates: ClassVar[bool] = True
+    legacy_defaults: ClassVar[Mapping[str, Any]] = {"dtype": "model"}
+
+    def trained_dtype(self, weights: str) -> str:
+        """As `AdapterConfig.trained_dtype`."""
+        return self.dtype if self.dtype == "float32" else weights
 
     def problems(self) -> Problems:
         """Returns (key, valid range) of each invalid value."""
         found = super().problems()
+        if self.dtype not in DTYPES:
+            found.append(("dtype", f"must be {' or '.join(DTYPES)}"))
         if self.path is not None and not Path(self.path, "adapter_config.json").is_file():
             found.append(("path", "must be a directory with adapter_config.json, or null"))
         elif self.path is not None:
