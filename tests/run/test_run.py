@@ -247,7 +247,8 @@ def test_the_estimated_memory_is_what_the_run_then_takes(make_run, capsys):
         "adapter=lora optimizer=adam lr=1e-3 checkpoint.keep_best=true",
         "adapter=prefix optimizer=sgd lr=1e-2 model.quantization=int4",
         "adapter=lora optimizer=hizoo lr=1e-3 model.quantization=int8 precision=bf16"
-        " precision.noise=philox precision.rounding=stochastic",
+        " precision.noise=philox precision.rounding=stochastic adapter.dtype=model",
+        "adapter=ia3 optimizer=hizoo lr=1e-3 model.quantization=int8 precision=fp16",
         "adapter=scales optimizer=mezo precision=fp16 model.quantization=int8",
         "adapter=none optimizer=bszo lr=1e-4 model.quantization=int4",
     ],
