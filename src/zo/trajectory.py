@@ -4,6 +4,7 @@
     zo trajectory info run.zo
     zo trajectory replay out/bszo-0123456789ab --to 1500 --out weights/
     zo trajectory replay bszo.bin --to best --out weights/ --model my/copy
+    zo trajectory replay mine.bin --to best --out weights/ --method my_method.py:MyMethod
 
 `info` prints what the file holds, also a record that an optimizer of the library wrote (`record="run.zo"`). `replay`
 writes the weights after a step, with the tokenizer, as a directory that transformers' `from_pretrained` loads; they
@@ -41,11 +42,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     replay.add_argument(
         "--model", metavar="PATH", help="where the base model is, if not where it was"
     )
+    replay.add_argument(
+        "--method", metavar="FILE:CLASS", help="the method's file, which is run, if it is not zo's"
+    )
     replay.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     args = parser.parse_args(argv)
+    address, given = getattr(args, "method", None), None
     try:
+        if address is not None:
+            from zo.config import method_code  # here: a record needs none of the suite's libraries
+
+            given = method_code.option(address)
         found = _read(args.run)
-    except TrajectoryError as error:
+    except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
@@ -56,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{what:14}{value}")
         return 0
     if recorded:
-        right = f"zo.replay(model, {str(args.run)!r}) makes its weights"
-        print(f"{args.run}: a record of the library; {right}", file=sys.stderr)
+        print(f"{args.run}: {how_to_replay(found, address)}", file=sys.stderr)
         return 2
     try:
         from zo.run.results import export  # here, so that info and --help answer at once
@@ -66,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         run = args.run if args.run.is_dir() else None
+        check_method(found, given)
         export.replay(found, run, args.to, args.out, model=args.model, device=args.device)
     except export.UNUSABLE as error:
         print(error, file=sys.stderr)
@@ -90,6 +99,38 @@ def _read(path: Path) -> Trajectory:
         return trajectory_of(path)
     except DirectoryError as error:
         raise TrajectoryError(str(error)) from None
+
+
+def check_method(found: Trajectory, given: str | None) -> None:
+    """Checks that a run's trajectory was made by the method that was given, or by one of zo's.
+
+    Raises:
+        TrajectoryError: If not.
+    """
+    from zo.optim import OPTIMIZERS
+
+    name = found.header.config["optimizer"]["name"]
+    if given not in (None, name):
+        raise TrajectoryError(f"{found.path}: was made by {name}, not by {given}")
+    if name not in OPTIMIZERS:
+        right = f"--method my_method.py:{name} names its file"
+        raise TrajectoryError(f"{found.path}: made by {name}, which is no method of zo; {right}")
+
+
+def how_to_replay(found: Trajectory, address: str | None) -> str:
+    """Returns how a record of the library is replayed, which does not say what model it began with."""
+    from zo.optim import OPTIMIZERS
+
+    sizes = [found.header.config["groups"].count(i) for i in range(found.header.groups)]
+    first, what = "model", "model is the one that was trained"
+    if len(sizes) > 1:
+        tensors = " and ".join(map(str, sizes))
+        first, what = "groups", f"groups are the optimizer's, of {tensors} tensors in this order"
+    call = f"zo.replay({first}, {str(found.path)!r}"
+    if (name := found.header.config["name"]) not in OPTIMIZERS:
+        call += f", method={address or f'my_method.py:{name}'!r}"
+    why = "a record of the library, which does not name its model"
+    return f"{why}; in Python `{call})` makes its weights, where {what}, as before the first step"
 
 
 def describe(found: Trajectory) -> list[tuple[str, str]]:

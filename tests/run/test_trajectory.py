@@ -1,14 +1,20 @@
 """Trajectories: the bytes that are documented, any damage found, and any step's weights bit for bit."""
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
+import zo
 from zo import trajectory as command
+from zo.extras import Trust
+from zo.optim import OPTIMIZERS, from_file
 from zo.record.trajectory import Best, Header, Trajectory, TrajectoryError
 from zo.run.assembly import Assembly
 from zo.run.results.replay import replay_to
+from zo.run.runner import run
 from zo.run.store.directory import directory_of
 from zo.run.store.rows import trajectory_of
 
@@ -85,3 +91,90 @@ def test_replay_writes_a_model_that_transformers_loads(finished, tmp_path, capsy
     assert assembly.weights_hash() in capsys.readouterr().out
     AutoModelForCausalLM.from_pretrained(out)
     assert AutoTokenizer.from_pretrained(out)("a film").input_ids
+
+
+OWN = """
+from dataclasses import dataclass
+from zo.optim.config_spsa import MeZOConfig
+from zo.optim.mezo import MeZO
+
+@dataclass(kw_only=True)
+class Settings(MeZOConfig):
+    pass
+
+class MeZOShared(MeZO):
+    config: Settings
+"""
+
+
+@pytest.fixture
+def own_method(tmp_path, monkeypatch):
+    """Returns a method's file, and a function by which this process forgets that it ran."""
+    file = tmp_path / "code" / "own.py"
+    file.parent.mkdir()
+    file.write_text(OWN)
+
+    def forget():
+        OPTIMIZERS.pop("MeZOShared", None)
+        monkeypatch.setattr(from_file, "_read", {})
+        monkeypatch.setattr(Trust, "given", False)
+
+    yield f"{file}:MeZOShared", forget
+    forget()
+
+
+def test_a_method_in_a_file_is_replayed_by_its_file_alone(
+    own_method, make_run, tmp_path, refused, capsys
+):
+    address, forget = own_method
+    cfg = make_run(f"optimizer={address}")
+    run(cfg)
+    directory, out = directory_of(cfg), tmp_path / "w"
+    shared = shutil.copy(directory / "trajectory.bin", tmp_path / "shared.bin")
+    for of, says in (
+        (
+            shared,
+            f"{shared}: made by MeZOShared, which is no method of zo; --method my_method.py:MeZOShared",
+        ),
+        (
+            directory,
+            f"{directory}: optimizer={address}: is code that a run's directory names; read it, and add --trust",
+        ),
+    ):
+        forget()
+        said = refused(command.main, "replay", of, "--to", "last", "--out", out)
+        assert said.startswith(says)
+        assert "remove" not in said
+        assert (
+            command.main(
+                ["replay", str(of), "--to", "last", "--out", str(out), "--method", address]
+            )
+            == 0
+        )
+        shutil.rmtree(out)
+    assert len({line.split()[-1] for line in capsys.readouterr().out.splitlines()}) == 1, "one hash"
+    other = Path(address.partition(":")[0])
+    other.write_text(OWN.replace("MeZOShared", "MeZOOther"))
+    given = ("--method", f"{other}:MeZOOther")
+    assert refused(command.main, "replay", shared, "--to", "1", "--out", out, *given).endswith(
+        "was made by MeZOShared, not by MeZOOther"
+    )
+    OPTIMIZERS.pop("MeZOOther")
+
+
+def test_a_record_of_the_library_says_how_it_is_replayed(tmp_path, refused):
+    model, file = torch.nn.Linear(3, 2), tmp_path / "run.zo"
+    for params, words in (
+        (
+            model,
+            f"`zo.replay(model, '{file}')` makes its weights, where model is the one that was trained",
+        ),
+        (
+            [{"params": [model.weight]}, {"params": [model.bias], "lr": 1.0}],
+            f"`zo.replay(groups, '{file}')` makes its weights, where groups are the optimizer's, of 1 and 1 tensors",
+        ),
+    ):
+        with zo.MeZO(params, lr=1e-3, record=file) as optimizer:
+            optimizer.step(lambda: model(torch.ones(3)).sum())
+        assert words in refused(command.main, "replay", file, "--to", "1", "--out", tmp_path / "w")
+        file.unlink()

@@ -30,6 +30,10 @@ PACKAGE = Path(__file__).parents[1]
 ROOMS = ("optim", "weights", "noise")
 
 
+class UntrustedError(ConfigError):
+    """A directory names a method's file, which runs with `--trust` alone."""
+
+
 @cache
 def of_method(name: str, package: Path = PACKAGE) -> str | None:
     """Returns the digest of a method's code that is not a commit's of this project; None if there is none.
@@ -100,7 +104,7 @@ def option(address: str, typed: bool = True) -> str:
 
     if not (typed or Trust.given or from_file.was_run(address)):
         right = "is code that a run's directory names; read it, and add --trust to run it"
-        raise ConfigError([Problem("optimizer", address, right)])
+        raise UntrustedError([Problem("optimizer", address, right)])
     try:
         name = from_file.register(address)
         of_method.cache_clear()  # the file may have been edited since

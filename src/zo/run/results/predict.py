@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from zo.config import ConfigError, RunConfig, from_yaml
+from zo.config.method_code import UntrustedError
 from zo.lm.adapters.config import PeftAdapter
 from zo.lm.baselines import reads_train
 from zo.lm.load import Loaded
@@ -97,6 +98,8 @@ def _of_export(directory: Path) -> tuple[RunConfig, TaskConfig]:
         )
     try:
         cfg = from_yaml(settings.read_text(encoding="utf-8"))
+    except UntrustedError as error:
+        raise TaskError(f"{directory}: {error}") from None
     except (ConfigError, UnicodeDecodeError) as error:
         why = "; ".join(str(error).splitlines())
         raise TaskError(f"{settings}: is not what zo.export wrote ({why}); export again") from None

@@ -205,6 +205,8 @@ def load(directory: Path) -> RunConfig:
         inside = sorted(of.parent for of in directory.glob(f"*/{CONFIG}"))
         one = f", as {inside[0]}" if inside else ""
         raise DirectoryError(f"{path}: {error.strerror}; give a run's directory{one}") from None
+    except method_code.UntrustedError as error:
+        raise DirectoryError(f"{directory}: {error}") from None
     except (ConfigError, UnicodeDecodeError) as error:
         raise DirectoryError(
             f"{path} is not a run's configuration: {_one_line(error)}; {REMEDY}"
