@@ -1,5 +1,7 @@
 """Losses and scores of candidates: those of a plain rendering, at no more cost than they need."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -103,6 +105,27 @@ def test_the_lm_objective_is_the_loss_of_the_true_candidates_tokens(kind, shape)
     found = [scorer.loss(batch), *scorer.branches(batch, 2), scorer.loss(alone), evaluated.loss]
     assert found == pytest.approx([expected] * 5, abs=1e-5)
     assert evaluated.predictions == [int(np.argmax(of)) for of in scores]
+
+
+@pytest.mark.parametrize("kind", ["opt", "llama", "gpt2"])
+def test_tokens_of_a_completion_that_are_not_trained_count_for_nothing(kind):
+    """Neither in the loss, nor in its mean, nor in the output embedding; each text is still one pass."""
+    model, examples = MODELS[kind](), examples_of([6])
+    marks = [tuple((i + j) % 3 > 0 for j in range(6)) for i in range(len(examples))]
+    partly = [replace(e, trained=of) for e, of in zip(examples, marks, strict=True)]
+    total, count = 0.0, sum(map(sum, marks))
+    for e, of in zip(examples, marks, strict=True):
+        ids = torch.tensor([[*e.prompt_ids, *e.candidate_ids[0]]])
+        with torch.no_grad():
+            values = torch.log_softmax(model(ids).logits[0], -1)[len(e.prompt_ids) - 1 : -1]
+        total -= values[range(6), e.candidate_ids[0]][list(of)].sum().item()
+    scorer, logits = CandidateScorer(model, pad_id=1, objective="completion"), []
+    batch = scorer.collate(partly)
+    model.lm_head.register_forward_hook(lambda *c: logits.append(len(c[2])))
+    found = [scorer.loss(batch), *scorer.branches(batch, 2), scorer.evaluate(partly, 60).loss]
+    assert found == pytest.approx([total / count] * 4, abs=1e-5)
+    assert logits[0] == count == scorer.share(partly)
+    assert scorer.loss(scorer.collate(examples)) != pytest.approx(found[0], abs=1e-3)
 
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 200))

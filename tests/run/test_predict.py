@@ -9,13 +9,14 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support import hub_copies
-from tests.support.runs import REVIEWS_TINY, composed
+from tests.support.runs import REVIEWS_TINY, composed, rows_once_run, stopped_after
 from zo import export, predict
 from zo.run.assembly import Session
 from zo.run.runner import run
 from zo.run.store.directory import directory_of
 
 LABELS = ("neg", "pos")
+FEW = ("optimizer=mezo", "lr=1e-3", "steps=2", "eval_every=1")
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +30,7 @@ def own_csv(tmp_path_factory, reviews_csv):
 
 
 def configured(out, *overrides):
-    few = ["model=reviews-tiny", "optimizer=mezo", "lr=1e-3", "steps=2", "eval_every=1"]
-    return composed(out, *few, *overrides)
+    return composed(out, "model=reviews-tiny", *FEW, *overrides)
 
 
 def own_run(data, out, *overrides):
@@ -237,3 +237,29 @@ def test_what_cannot_be_predicted_is_said_in_a_sentence(own_csv, tmp_path, capsy
         (directory_of(icl), "optimizer=icl reads the training examples at every evaluation"),
     ):
         assert why in refused(capsys, source, other)
+
+
+def test_conversations_are_trained_at_all_messages_and_answered_at_the_last(tmp_path, capsys):
+    """A run that is interrupted goes on with the same losses; other messages are another run."""
+    base = shutil.copytree(REVIEWS_TINY, tmp_path / "base")
+    words = AutoTokenizer.from_pretrained(base)
+    words.chat_template = (
+        "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+    )
+    words.save_pretrained(base)
+    talk = [("user", "good film"), ("assistant", "bad"), ("user", "plot"), ("assistant", "good")]
+    turns = [{"role": role, "content": text} for role, text in talk]
+    file, asked = tmp_path / "chats.jsonl", tmp_path / "asked.jsonl"
+    file.write_text("".join(json.dumps({"messages": turns}) + "\n" for _ in range(40)))
+    asked.write_text(json.dumps({"messages": turns[:3]}))
+    own = [f"model.path={base}", "task=completion", f"task.path={file}", "batch_size=4", "steps=4"]
+    every, last = (configured(tmp_path / "out", *own, f"task.turns={of}") for of in ("all", "last"))
+    with stopped_after(2):
+        run(every)
+    losses = [row["train/loss"] for row in rows_once_run(every)[1:]]
+    again = configured(tmp_path / "again", *own, "task.turns=all")
+    assert losses == [row["train/loss"] for row in rows_once_run(again)[1:]]
+    assert losses != [row["train/loss"] for row in rows_once_run(last)[1:]]
+    (row,), _ = predicted(capsys, directory_of(every), asked)
+    assert row["predicted"]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
+from zo.tasks.conversations import is_empty
 from zo.tasks.examples import Example, Splits
 from zo.tasks.prompts import Encoded, render
 from zo.tasks.templates import fill, typed
@@ -125,7 +126,7 @@ def check_splits(task: TaskConfig, splits: Splits) -> list[str]:
     if task.kind == "completion" and task.completion is not None and task.references is None:
         notes += _glued(task, every)
     if task.messages is not None:
-        notes += _empty_turns(task, every)
+        notes += [*_empty_turns(task, every), *_untrained_turns(task, splits.train)]
     return notes
 
 
@@ -176,15 +177,25 @@ def _empty_turns(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
         e.row
         for e in examples
         for turn in e.fields[str(task.messages)] or ()
-        if isinstance(turn, dict)
-        and turn.get("role") == "assistant"
-        and not str(turn.get("content") or "").strip()
+        if turn["role"] == "assistant" and is_empty(turn)
     ]
     if not rows:
         return []
     return [
         f"task.messages: {len(rows)} turns of the assistant are empty (the first in row {min(rows)}, counted from 0);"
         " fill or remove them"
+    ]
+
+
+def _untrained_turns(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
+    """Returns how many earlier messages of the assistant the training texts have that are not trained."""
+    turns = [e.fields[str(task.messages)] for e in examples]
+    count = sum(t["role"] == "assistant" for of in turns for t in of[:-1])
+    if task.kind != "completion" or task.turns == "all" or not count:
+        return []
+    return [
+        f"task.turns=last: {count} earlier messages of the assistant in {len(turns)} training conversations are not"
+        " trained; task.turns=all trains them in the same pass"
     ]
 
 
@@ -198,7 +209,9 @@ def preview(
         texts = [tokenizer.decode(ids) for ids in (tokens.prompt_ids, answer)]
         lines.append(f"row {example.row}: {shortened(texts[0])!r} -> {texts[1]!r}")
         prompt = "|".join(visible(tokenizer, token) for token in tokens.prompt_ids[-TOKENS:])
-        end = "".join(f"[{visible(tokenizer, token)}]" for token in answer[:TOKENS])
+        scored = tokens.trained or [True] * len(answer)
+        shown = (visible(tokenizer, token) for token in answer[:TOKENS])
+        end = "".join(f"[{of}]" if own else of for of, own in zip(shown, scored, strict=False))
         lines.append(f"  {len(tokens.prompt_ids)} + {len(answer)} tokens: {prompt} {end}")
     return lines
 

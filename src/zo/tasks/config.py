@@ -14,6 +14,7 @@ MEASURES = ("exact_match", "f1", "rouge_l")
 """Measures of generated text, see `zo.tasks.measures`."""
 
 SELECTORS = ("accuracy", "macro_f1", "loss")
+TURNS = ("last", "all")
 ORDERS = ("shuffled", "stratified", "first")
 
 GENERATED = "reasoning_gym:"
@@ -65,7 +66,8 @@ class TaskConfig:
         placeholder: text in the filled candidate that a choice replaces.
         completion: column or template of the completion.
         messages: column with a conversation. The tokenizer's chat template renders it; the assistant's last
-            message is the completion.
+            message is the completion. Messages may have `tool_calls`; a column `tools` goes to the template, too.
+        turns: which of the assistant's messages are trained: the ``last``, or ``all`` in one pass.
         references: column with all right answers, for `measure`; None: the completion.
         measure: of generated text: ``exact_match``, ``f1`` or ``rouge_l``; None: accuracy of a classification,
             perplexity of completions.
@@ -116,6 +118,7 @@ class TaskConfig:
     placeholder: str | None = None
     completion: str | None = None
     messages: str | None = None
+    turns: str = "last"
     references: str | None = None
     measure: str | None = None
     select_by: str | None = None
@@ -164,6 +167,11 @@ class TaskConfig:
             found.append(("measure", f"must be one of {', '.join(MEASURES)}"))
         if self.select_by not in (None, *SELECTORS):
             found.append(("select_by", f"must be one of {', '.join(SELECTORS)}, or null"))
+        if self.turns not in TURNS:
+            found.append(("turns", f"must be {' or '.join(TURNS)}"))
+        elif self.turns == "all" and (self.kind != "completion" or self.measure or self.stop):
+            right = "must be last, but for perplexity of task=completion without task.stop"
+            found.append(("turns", right))
         if not str(self.path).strip():
             found.append(("path", "must be a file, a directory or a hub id"))
         found += self._candidate_problems()

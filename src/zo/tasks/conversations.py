@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
@@ -12,8 +16,18 @@ from zo.tasks.templates import is_text, shown
 ROLES = {"human": "user", "gpt": "assistant"}
 """ShareGPT's name of a role -> ours."""
 
-KEYS = {"role", "content"}, {"from", "value"}
-"""Of a message, and of one of ShareGPT's."""
+KEYS = {"role", "content"}, {"role", "tool_calls"}, {"from", "value"}
+"""Of a message, of one that calls tools, and of one of ShareGPT's."""
+
+TOOLS = "tools"
+"""Column with the tools that a conversation may call, which its chat template writes."""
+
+MARK = "\ue000"
+"""Takes the place of a message's text where its end is looked for."""
+
+TOOL_CALLS = "tool_calls"
+GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+UNCLEAR = "the chat template does not show where the assistant's messages end; give one with generation blocks"
 
 JOINED = " + "
 """Separator of the columns in `task.messages` that together form a conversation."""
@@ -52,6 +66,33 @@ def conversations(task: TaskConfig, rows: Rows) -> list[list[dict[str, Any]]]:
     return [_joined(of, row) for row, *of in zip(rows.numbers.tolist(), *cells, strict=True)]
 
 
+def tools_of(rows: Rows) -> list[Any]:
+    """Returns the tools of each row, as lists or as the json that the column has; None where there are none.
+
+    Raises:
+        TaskError: If a row has something else; names the row.
+    """
+    found = []
+    for row, cell in zip(rows.numbers.tolist(), rows.values(TOOLS), strict=True):
+        with suppress(ValueError):
+            cell = json.loads(cell) if isinstance(cell, str) and cell.strip() else cell or None
+        if cell is not None and not isinstance(cell, list):
+            raise TaskError(
+                f"task.messages: row {row}, counted from 0, has no list in its column {TOOLS!r}"
+            )
+        found.append(_without_none(cell) or None)
+    return found
+
+
+def _without_none(value: Any) -> Any:
+    """Returns nested data without keys whose value is None, which a file of columns adds."""
+    if isinstance(value, list):
+        return [_without_none(of) for of in value]
+    if isinstance(value, Mapping):
+        return {key: _without_none(of) for key, of in value.items() if of is not None}
+    return value
+
+
 def _joined(cells: Sequence[Any], row: int) -> list[dict[str, Any]]:
     """Returns a row's columns as one conversation; a text after the first column is the assistant's message."""
     found = []
@@ -67,9 +108,9 @@ def _joined(cells: Sequence[Any], row: int) -> list[dict[str, Any]]:
 
 def _message(turn: Mapping[str, Any], row: int) -> dict[str, Any]:
     """Returns a message with its role and its text; parts of type text are joined."""
-    if not {"role", "content"} <= turn.keys():
+    if "role" not in turn:
         turn = {"role": ROLES.get(turn["from"], turn["from"]), "content": turn["value"]}
-    content = turn["content"]
+    content = turn.get("content")
     if isinstance(content, list) and all(
         isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content
     ):
@@ -81,4 +122,67 @@ def _message(turn: Mapping[str, Any], row: int) -> dict[str, Any]:
             f"task.messages: row {row}, counted from 0, has a message whose content is no text; give text, or parts"
             " of type text"
         )
-    return {**turn, "content": content}
+    if TOOL_CALLS not in turn:
+        return {**turn, "content": content}
+    return {**_without_none(turn), "content": content}
+
+
+def is_empty(turn: Mapping[str, Any]) -> bool:
+    """Returns whether a message has neither text nor calls of tools."""
+    return not str(turn.get("content") or "").strip() and not turn.get(TOOL_CALLS)
+
+
+def rendered(tokenizer: Any, turns: Sequence[Any], tools: Any, asks: bool = False) -> str:
+    """Returns messages as the tokenizer's chat template writes them, before an answer if it `asks`."""
+    given = {"tools": tools} if tools else {}
+    return str(
+        tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=asks, **given)
+    )
+
+
+def trained_tokens(
+    tokenizer: Any, turns: Sequence[Any], tools: Any
+) -> tuple[list[int], list[bool]]:
+    """Returns a conversation's tokens, and whether each is of an assistant's message and its end.
+
+    A template's own `generation` blocks say which are. Another template's messages begin behind what asks for them, and
+    end where the next one begins.
+
+    Raises:
+        ValueError: If the template does not show where a message is.
+    """
+    given = {"tools": tools} if tools else {}
+    if GENERATION.search(tokenizer.get_chat_template(**given)):
+        found = tokenizer.apply_chat_template(
+            turns, return_dict=True, return_assistant_tokens_mask=True, verbose=False, **given
+        )
+        return found["input_ids"], [bool(of) for of in found["assistant_masks"]]
+    text = rendered(tokenizer, turns, tools)
+    own = [i for i, turn in enumerate(turns) if turn["role"] == "assistant"]
+    spans = [_span(tokenizer, turns, tools, i, text) for i in own]
+    if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
+        raise ValueError(UNCLEAR)
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    places = encoded["offset_mapping"]
+    return encoded["input_ids"], [
+        any(a < end and begin < b for begin, end in spans) for a, b in places
+    ]
+
+
+def _span(tokenizer: Any, turns: Sequence[Any], tools: Any, i: int, text: str) -> tuple[int, int]:
+    """Returns where message i begins and ends in the text of all."""
+    prompt = rendered(tokenizer, turns[:i], tools, asks=True)
+    if not text.startswith(prompt):
+        raise ValueError("the chat template does not put the answer after the prompt")
+    upto = rendered(tokenizer, turns[: i + 1], tools)
+    if text.startswith(upto):
+        return len(prompt), len(upto)
+    # Qwen3's writes a message otherwise where it is the last one. Its end is what follows any text there.
+    marked = rendered(tokenizer, [*turns[:i], {**turns[i], "content": MARK}], tools)
+    pairs = zip(reversed(upto), reversed(marked), strict=False)
+    same = next((n for n, (a, b) in enumerate(pairs) if a != b), 0)
+    end = upto[len(upto) - same :].lstrip()
+    at = text.find(end, len(prompt))
+    if not end or at < 0:
+        raise ValueError(UNCLEAR)
+    return len(prompt), at + len(end)

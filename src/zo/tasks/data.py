@@ -124,6 +124,7 @@ def load_file(task: TaskConfig, file: Path) -> FileExamples:
     Raises:
         TaskError: As `load_splits`.
     """
+    task = replace(task, turns="last")  # which is what is predicted
     here = replace(task, path=str(file.resolve()), data_files=None, where=None)
     here = replace(here, subset=None, data_dir=None, revision=None, install=None)
     rows = read_split(here, "train")
@@ -245,9 +246,11 @@ def _examples(
             named = ", ".join(f for f, k in fields.items() if k == key)
             _require_values(f"task.{key}", split, named, blank, places)
     if task.messages is not None:
-        from zo.tasks.conversations import conversations
+        from zo.tasks.conversations import TOOLS, conversations, tools_of
 
         columns[task.messages] = conversations(task, chosen)
+        if TOOLS in chosen.names:
+            columns[TOOLS] = tools_of(chosen)
     kept = {f: of for f, of in columns.items() if f in fields or f != task.label or task.choices}
     values = columns.get(str(task.label), [])
     every = {name: chosen.values(name) for name in chosen.names} if all_columns else {}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from zo.tasks.config import AUTO, TaskConfig, TaskError
-from zo.tasks.conversations import JOINED, holds_conversations, parts_of
+from zo.tasks.conversations import JOINED, TOOLS, holds_conversations, parts_of
 from zo.tasks.reading import SPLITS, read_split, split_names
 from zo.tasks.rows import UNNAMED, Rows, Written, alike, check_labels, same
 from zo.tasks.templates import MASK, columns, is_text, shown, task_columns, typed
@@ -179,7 +179,9 @@ def _template(text: str) -> str:
 def _unused(task: TaskConfig, rows: Rows) -> list[str]:
     """Returns a warning about unused columns, if there are any."""
     named = [*task_columns(task), *(task.where or ()), str(task.label), str(task.references)]
-    used = {rows.column(name) for name in (*named, *parts_of(task.messages, rows.names))}
+    if task.messages is not None:
+        named += [*parts_of(task.messages, rows.names), TOOLS]
+    used = {rows.column(name) for name in named}
     unused = [name for name in rows.names if name not in used]
     unused = [n for n in unused if n.lower() not in IDENTIFIERS and not n.startswith(UNNAMED)]
     if not unused:

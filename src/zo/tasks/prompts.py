@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
+from zo.tasks.conversations import TOOLS, rendered, trained_tokens
 from zo.tasks.examples import Example
 from zo.tasks.templates import columns, fill, is_text, shown
 
@@ -27,6 +28,7 @@ class Encoded:
         row: number in its file, from 0.
         messages: the prompt as a conversation, if it is one.
         columns: of the row, if a reward function gets them.
+        trained: which tokens of the only candidate are of the assistant's messages; empty: all of every candidate.
     """
 
     prompt_ids: list[int]
@@ -40,6 +42,12 @@ class Encoded:
     row: int = 0
     messages: list[dict[str, Any]] | None = None
     columns: dict[str, Any] = field(default_factory=dict)
+    trained: tuple[bool, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Returns the number of the true candidate's tokens that are scored."""
+        return sum(self.trained) or len(self.candidate_ids[self.label])
 
     @property
     def length(self) -> int:
@@ -75,6 +83,10 @@ def encode(
         _check(task)
     if not examples:
         return []
+    if task.turns == "all":
+        if kind != "decoder":
+            raise TaskError(f"task.turns=all: needs a decoder; take last for a {kind} model")
+        return [_all_turns(task, tokenizer, example) for example in examples]
     texts = [_texts(task, tokenizer, example) for example in examples]
     separate = kind == "encoder-decoder"
     # A chat template writes the special tokens itself.
@@ -120,22 +132,50 @@ def _texts(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, lis
     ]
 
 
-def _conversation(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, list[str]]:
-    """Returns a conversation as text, cut before the assistant's last message."""
-    turns, where = example.fields[str(task.messages)], f"row {example.row}"
+def _all_turns(task: TaskConfig, tokenizer: Any, example: Example) -> Encoded:
+    """Returns a conversation whose candidate begins with the assistant's first message; it loses its first tokens."""
+    turns, where = _turns(task, tokenizer, example), f"row {example.row}"
+    try:
+        ids, trained = trained_tokens(tokenizer, turns, example.fields.get(TOOLS))
+    except Exception as error:  # a template raises what its author wrote
+        raise TaskError(f"task.messages: {where}: {str(error).splitlines()[0]}") from error
+    cut = max(0, len(ids) - task.max_length)
+    ids, trained = ids[cut:], trained[cut:]
+    first = next((i for i, of in enumerate(trained) if of and i), 0)
+    if not first:
+        raise TaskError(
+            f"task.turns=all: {where} has no token of an assistant's message after another token"
+        )
+    end = len(ids) - trained[::-1].index(True)
+    answers = [str(t["content"] or "") for t in turns if t["role"] == "assistant"]
+    more = _told(task, example, rendered(tokenizer, _asked(turns), None, asks=True), answers[-1:])
+    scored = tuple(trained[first:end])
+    return Encoded(ids[:first], [ids[first:end]], 0, cut=cut, trained=scored, **more)
+
+
+def _turns(task: TaskConfig, tokenizer: Any, example: Example) -> list[dict[str, Any]]:
+    """Returns an example's messages, for which the tokenizer has a chat template."""
     if tokenizer.chat_template is None:
         raise TaskError(
             "task.messages: the model's tokenizer has no chat template; use a model that has one, or give"
             " task.prompt and task.completion"
         )
-    asked = turns if task.kind == "classification" else _asked(turns)
-    if task.kind == "completion" and asked == turns:
+    turns: list[dict[str, Any]] = example.fields[str(task.messages)]
+    if task.kind == "completion" and _asked(turns) == turns:
         raise TaskError(
-            f"task.messages: {where} ends with the role {turns[-1]['role']!r}; the assistant's is needed"
+            f"task.messages: row {example.row} ends with the role {turns[-1]['role']!r}; the assistant's is needed"
         )
+    return turns
+
+
+def _conversation(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, list[str]]:
+    """Returns a conversation as text, cut before the assistant's last message."""
+    turns, where = _turns(task, tokenizer, example), f"row {example.row}"
+    asked = turns if task.kind == "classification" else _asked(turns)
+    tools = example.fields.get(TOOLS)
     try:
-        prompt = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
-        whole = tokenizer.apply_chat_template(turns, tokenize=False)
+        prompt = rendered(tokenizer, asked, tools, asks=True)
+        whole = rendered(tokenizer, turns, tools)
     except Exception as error:  # a template raises what its author wrote
         raise TaskError(f"task.messages: {where}: {str(error).splitlines()[0]}") from error
     if task.kind != "completion":

@@ -103,8 +103,9 @@ def _lines(i: int, example: Encoded, tokenizer: Any) -> list[Text]:
     for c, ids in enumerate(example.candidate_ids):
         true = c == example.label
         line = Text(f"  {c} {'true ' if true else 'other'} ")
-        for token in ids:
-            line.append(f"[{visible(tokenizer, token)}]", style=TRUE if true else OTHER)
+        for token, scored in zip(ids, example.trained or [True] * len(ids), strict=True):
+            text = visible(tokenizer, token)
+            line.append(f"[{text}]" if scored else text, style=TRUE if true and scored else OTHER)
         line.append("  " + " ".join(map(str, ids)), style="dim")
         lines.append(line)
     return lines

@@ -277,7 +277,7 @@ class CandidateScorer:
         """Returns the number of examples, or for ``lm`` tokens, in the mean of `loss`."""
         if self._objective == "classification":
             return len(examples)
-        return sum(len(example.candidate_ids[example.label]) for example in examples)
+        return sum(example.tokens for example in examples)
 
     @torch.inference_mode()
     def branches(self, batch: Batch, n: int) -> list[float]:

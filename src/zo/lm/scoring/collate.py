@@ -37,7 +37,7 @@ class PlainBatch:
         input_ids: the rows' tokens, then padding.                            # (P, L)
         mask: 1 at tokens, 0 at padding; or as a subclass says.               # (P, L)
         token_ids: the candidates' tokens.                                    # (B, C, T)
-        absent: True where a candidate has fewer than T tokens.               # (B, C, T)
+        absent: True where a candidate has fewer than T tokens, or one that is not trained.  # (B, C, T)
         labels: index of the true candidate.                                  # (B,)
         places: row of each token in the kept hidden states, 0 for padding, see
             `zo.lm.scoring.states.KeptStates`; None if these are not kept.    # (P, L) | None
@@ -236,8 +236,8 @@ def _answers(
     token_reads = np.zeros_like(arrays["token_ids"])
     for b in range(len(examples)):
         for c, (row, own) in enumerate(columns[b]):
-            places = [row * width + column for column in own]
-            token_reads[b, c, : len(own)] = [reads.setdefault(p, len(reads)) for p in places]
+            for t in np.flatnonzero(~arrays["absent"][b, c, : len(own)]):
+                token_reads[b, c, t] = reads.setdefault(row * width + own[t], len(reads))
     return {**arrays, "reads": np.array(list(reads)), "token_reads": token_reads}
 
 
@@ -249,7 +249,7 @@ def candidates(examples: Sequence[Encoded], pad: int = 0) -> dict[str, NDArray[A
     for b, example in enumerate(examples):
         for c, ids in enumerate(example.candidate_ids):
             token_ids[b, c, : len(ids)] = ids
-            absent[b, c, : len(ids)] = False
+            absent[b, c, : len(ids)] = np.logical_not(example.trained) if example.trained else False
     labels = np.array([e.label for e in examples])
     return {"token_ids": token_ids, "absent": absent, "labels": labels}
 
