@@ -43,6 +43,9 @@ def stored(*texts, names=("text", "label")):
 PAIRS = [f"film {i},{i % 2}" for i in range(12)]
 CSV = lines("text,label", *PAIRS)
 JSONL = [json.dumps({"prompt": f"ask {i}", "completion": "yes"}) for i in range(12)]
+TICKETS = lines(
+    "id,kind_id,words,team", *[f"{i},{i % 2},word {i},{'abc'[i % 3]}" for i in range(12)]
+)
 CHATS = lines(*[json.dumps(chat(("user", "a"), ("assistant", "b")))] * 9)
 COMPLETION, CONVERSATION = {"kind": "completion"}, {"kind": "completion", "template": "any"}
 WHOLE = {"label": "label", "prompt": "{text}", "candidates": ["0", "1"]}
@@ -84,6 +87,10 @@ REFUSED = [
         r"has 120 different values, more than 100; name the column"),
     ("x.csv", lines("text,label", *[f"film {i},{i}" for i in range(12)]), {},
         r"'label' has a different value in each of 12 rows"),
+    ("x.csv", TICKETS, {}, r"as task\.label=team \('team' has 3 values\)$"),
+    ("x.csv", TICKETS, {"label": "id", "text": "words"},
+        r"with the classes, as task\.label=team \('team' has 3 values\); or use"),
+    ("x.csv", lines("user_id,words", "1,a", "1,b", "2,c"), {}, r"true label, as task\.label=words$"),
     ("x.csv", lines("text,text,label", "a,b,1"), {}, r"task\.path: the header of x\.csv has 'text' twice; rename one"),
     ("x.jsonl", '{"text": "a", "label": 1, "label": 2}', {}, r"task\.path: an object of x\.jsonl has 'label' twice"),
     ("x.csv", CSV * 2, {}, r"row 12 of x\.csv, counted from 0, repeats the names of the columns"),

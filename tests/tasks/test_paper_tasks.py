@@ -8,7 +8,7 @@ import yaml
 
 from tests.support import hub_copies
 from tests.support.tiny_models import tokenizer
-from zo.tasks import TaskConfig, hub, load_splits, tokenize
+from zo.tasks import TaskConfig, TaskError, hub, load_splits, tokenize
 from zo.tasks.show import main
 from zo.tasks.templates import fill
 
@@ -94,6 +94,21 @@ def test_prompts_answers_labels_and_splits_are_those_of_the_paper(name, tmp_path
         assert list(map(encoded[0].is_right, range(3))) == [False, True, True]
     if name in ("squad", "drop"):
         assert encoded[0].references == ("very old", "old")
+
+
+def test_a_copy_without_its_readme_has_no_configuration_and_is_read_as_it_is(tmp_path):
+    copy = hub_copies.write(tmp_path / "copy", "sst2")
+    (copy / "README.md").unlink()
+    sizes = {"train_size": 12, "validation_size": 6}
+    with pytest.raises(TaskError) as told:
+        load_splits(from_yaml("sst2", path=str(copy), **sizes))
+    right = "task.subset=null task.data_dir=sst2"
+    assert str(told.value) == (
+        f"task.subset=sst2: no configuration 'sst2' in {copy}; {right} reads the files as they are"
+    )
+    changes = dict(word.removeprefix("task.").split("=") for word in right.split())
+    as_it_is = from_yaml("sst2", path=str(copy), **sizes, **changes | {"subset": None})
+    assert len(load_splits(as_it_is).test) == 12
 
 
 def test_show_prints_a_decoders_prompt_and_candidates_with_the_borders_of_tokens(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
@@ -116,8 +117,9 @@ def _labels(rows: Rows, label: str) -> tuple[list[Any], list[str]]:
     elif 2 < len(distinct) == len(values):
         several = f"a different value in each of {len(values)} rows, so no class has two"
     if several:
+        example = _of_classes(rows, label) or "task.label=..."
         raise TaskError(
-            f"task.label: {label!r} has {several}; name the column with the classes as task.label=..., or use"
+            f"task.label: {label!r} has {several}; name the column with the classes, as {example}; or use"
             " task=completion for free texts"
         )
     if len(distinct) < 2:
@@ -165,10 +167,33 @@ def _find(rows: Rows, key: str, what: str, but: str | None = None) -> str:
     left = [name for name in rows.names if name != but]
     if found := _named(rows, key, but) or (left[0] if but and len(left) == 1 else ""):
         return found
+    named = [name for name in left if not _is_id(name)] or left or rows.names
+    example = typed(key, named[0])
+    if key == "label" and (classes := _of_classes(rows, but)):
+        example = classes
     raise TaskError(
         f"task.{key}: none of the columns {', '.join(rows.names)} is called {', '.join(COLUMNS[key][:4])}, ...;"
-        f" name the one with {what}, as {typed(key, (left or rows.names)[0])}"
+        f" name the one with {what}, as {example}"
     )
+
+
+def _is_id(column: str) -> bool:
+    return column.lower() in IDENTIFIERS or re.search("([_ .-]id|[a-z]I[dD])$", column) is not None
+
+
+def _of_classes(rows: Rows, but: str | None) -> str:
+    """Returns how the column with the fewest different values is typed, and their number; empty if none has few."""
+    counts = {}
+    for name in rows.names:
+        values = [shown(value) for value in rows.values(name) if is_text(value)]
+        count = len({*values})
+        few = 2 <= count <= MOST_LABELS and (count < len(values) or count == 2)
+        if name != but and few and not (_is_id(name) or name.startswith(UNNAMED)):
+            counts[name] = count
+    if not counts:
+        return ""
+    best = min(counts, key=lambda name: counts[name])
+    return f"{typed('label', best)} ({best!r} has {counts[best]} values)"
 
 
 def _template(text: str) -> str:

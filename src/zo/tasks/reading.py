@@ -259,6 +259,16 @@ def _no_split(
     return TaskError(f"task.{given}={split}: {right}" + f" ({said})" * bool(said))
 
 
+def _no_configuration(task: TaskConfig, there: list[str]) -> TaskError:
+    """Returns the error for a configuration that the data do not have, as a copy without the hub's README.md."""
+    other = f"; there are {', '.join(there)}" * (there not in ([], ["default"]))
+    folder = f" task.data_dir={task.subset}" * (Path(task.path) / str(task.subset)).is_dir()
+    right = f"task.subset=null{folder} reads the files as they are"
+    return TaskError(
+        f"task.subset={task.subset}: no configuration {task.subset!r} in {task.path}{other}; {right}"
+    )
+
+
 def _named(task: TaskConfig) -> str:
     part = task.subset or task.data_dir
     return f"{task.path} ({part})" if part else task.path
@@ -269,6 +279,8 @@ def _unreachable(task: TaskConfig, split: str | None, error: Exception) -> TaskE
     reason = hub.first_line(error)
     if reason.startswith("Unknown split"):
         return _no_split(task, split, re.findall(r"'([^']+)'", reason.split(". ")[-1]))
+    if re.match("BuilderConfig .* not found", reason):
+        return _no_configuration(task, re.findall(r"'([^']+)'", reason.partition("Available")[2]))
     key = "task.data_files" if task.data_files else "task.path"
     named = "the splits" if split is None else f"split {split!r}"
     there = "" if task.path in FORMATS else package_files.absent(task.path)
