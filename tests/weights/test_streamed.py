@@ -93,6 +93,7 @@ def test_theta_never_moves_and_an_exception_at_any_depth_leaves_the_model_as_it_
 def test_an_embedding_displaces_the_rows_that_it_reads_and_no_others(monkeypatch):
     table = nn.Embedding(50, 33)
     space = ParameterSpace.of(table, "streamed")
+    monkeypatch.setattr(streamed, "SMALL_TABLE", 0)
     monkeypatch.setattr(streamed, "add_to_all_", None)  # which displaces all of them
     with space.policy.excursion() as probe:
         probe.to([(0.3, Z[0])])
@@ -221,12 +222,28 @@ def test_a_block_is_displaced_by_one_pass_and_what_is_called_outside_of_it_by_it
         write(written, thetas, *rest)
 
     monkeypatch.setattr(streamed, "add_to_all_", counted)
+    monkeypatch.setattr(streamed, "SMALL_TABLE", 0)
     expected, found = displaced(model, torch.randn(4, 5))
     assert torch.equal(found, expected)
     # A block has its scale and layer, and the first one the layer that all share, which others call from outside.
     assert passes == [5, 3, 2, 3, 2, 2]
     own = 64 + 128 + 64 + 128 + 64 + 192
     assert ParameterSpace.of(model, "streamed").policy.bytes == own
+
+
+@torch.no_grad()
+def test_a_layer_that_is_called_by_itself_later_is_displaced_then():
+    """The first probe sees only blocks' calls, and the second one is measured again when the layer is called."""
+
+    def losses(restore: str) -> list[float]:
+        torch.manual_seed(0)
+        blocks, x = nn.ModuleList(nn.Sequential(nn.Linear(5, 5)) for _ in range(2)), torch.ones(5)
+        space = ParameterSpace.of(nn.ModuleDict({"blocks": blocks}), restore)
+        within = [lambda: blocks[1](blocks[0](x)).sum(), lambda: blocks[0][0](blocks[1](x)).sum()]
+        points = [[(0.5, Z[0])], [(-0.5, Z[0])]]
+        return [float(y) for of in within * 2 for y in space.measure(of, [points])]
+
+    assert losses("streamed") == losses("snapshot")
 
 
 @pytest.mark.parametrize("whole", [False, True])

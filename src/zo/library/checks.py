@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain
-from operator import is_
+from operator import attrgetter, eq, is_
 from typing import Any
 
 import torch
@@ -207,6 +207,14 @@ def check_groups(groups: Sequence[Mapping[str, Any]], made: Sequence[Sequence[Te
 
 def check_storage(space: ParameterSpace) -> None:
     """Raises RuntimeError if the model's weights are no longer the tensors that steps would move."""
+    model, local = space.parameters, space.policy.local
+    at, kind = Tensor.data_ptr, attrgetter("dtype")
+    if (
+        not space.shards
+        and all(map(eq, map(at, model), map(at, local)))
+        and all(map(is_, map(kind, model), map(kind, local)))
+    ):
+        return
     places = zip(space.names, space.parameters, space.policy.local, strict=True)
     for i, (name, given, tensor) in enumerate(places):
         p = part_of(given)[0] if i in space.shards else given

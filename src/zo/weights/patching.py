@@ -196,10 +196,11 @@ class SwappedCalls:
                 del self.tensors[i]
         output = without_views(output, views_before)
         if views_stay(views_before):
-            raise ViewStaysError(
-                "keeps a view of its weights after its call, or returns one where it cannot be found"
-            )
+            raise ViewStaysError
         return output
+
+
+VIEW_STAYS = " keeps a view of its weights after its call, or returns one where it cannot be found"
 
 
 class ViewStaysError(RuntimeError):

@@ -247,6 +247,9 @@ def add_(
         out.copy_(total)
 
 
+_LIKE = torch.empty(0)
+
+
 def table_of(
     engine: Engine,
     out: Sequence[Tensor],
@@ -258,6 +261,12 @@ def table_of(
     if isinstance(engine, PhiloxEngine) and all(t.dtype in DTYPES for t in theta):
         return engine.table(out, theta, positions, decays)
     return None
+
+
+def shared_move(terms: Terms, engine: Engine) -> Move | None:
+    """Returns the pass that adds Σ c_j z_j to any tensors of a table of this engine, or None."""
+    one = fused(terms, _LIKE)
+    return one.move(0) if one is not None and one.plain and one.engine is engine else None
 
 
 def add_to_all_(
@@ -276,9 +285,9 @@ def add_to_all_(
         terms: The displacement.
         table: Of these passes, as `table_of` returns it.
     """
-    one = fused(terms, theta[0]) if table is not None else None
-    if table is not None and one is not None and one.plain and one.engine is table.engine:
-        table.add_(one.move(0))
+    move = None if table is None else shared_move(terms, table.engine)
+    if table is not None and move is not None:
+        table.add_(move)
         return
     for to, t, i in zip(out, theta, positions, strict=True):
         add_(to, t, i, terms)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -84,27 +84,40 @@ class NumbaTable(TensorTable):
     Addresses are read at each pass, so a tensor may move in memory.
     """
 
-    _addresses: Any = None
+    _addresses: Sequence[int] = ()
+    _for: tuple[float, float] | None = None
+    _last: ClassVar[tuple[Move, tuple[Any, ...]] | None] = None  # units share a move
 
     def add_(self, move: Move, decay: float = 0.0) -> None:
         """As `TensorTable.add_`."""
-        both = self.thetas if self.out is self.thetas else (*self.out, *self.thetas)
-        now = np.array([t.data_ptr() for t in both], np.int64)
-        if self._addresses is None or (now != self._addresses).any():
+        now = [*map(Tensor.data_ptr, self.thetas)]
+        if self.out is not self.thetas:
+            now += map(Tensor.data_ptr, self.out)
+        if now != self._addresses:
             self._enter(now)
-        keeps = self.keeps(move.keep, decay)
-        fixed = *_terms(move._replace(tensor=0)), key_words(move.rounding, 0), move.signs or None
-        for own in self._groups:
+        if self._for != (move.keep, decay):
+            keeps = self.keeps(move.keep, decay)
+            self._own_keeps = keeps, [keeps[own.members] for own in self._groups]
+            self._for = move.keep, decay
+        fixed = self._fixed(move)
+        for own, keep in zip(self._groups, self._own_keeps[1], strict=True):
             if move.rounding is not None and own.like.itemsize == 4:
-                self.add_one_(own.members[0], move, keeps)  # which refuses it
-            places = *own.places, keeps[own.members], own.like
-            in_parts(own.size, partial(add_to_all, *places, *fixed))
+                self.add_one_(own.members[0], move, self._own_keeps[0])  # which refuses it
+            in_parts(own.size, partial(add_to_all, own.columns, keep, own.like, *fixed))
         for j in self._alone:
-            self.add_one_(j, move, keeps)
+            self.add_one_(j, move, self._own_keeps[0])
 
-    def _enter(self, addresses: Any) -> None:
+    def _fixed(self, move: Move) -> tuple[Any, ...]:
+        """Returns the kernel's arguments that are the same for all tensors."""
+        if NumbaTable._last is None or NumbaTable._last[0] is not move:
+            more = key_words(move.rounding, 0), move.signs or None
+            NumbaTable._last = move, (*_terms(move._replace(tensor=0)), *more)
+        return NumbaTable._last[1]
+
+    def _enter(self, now: Sequence[int]) -> None:
         """Enters the tensors, by their dtypes; those that are not contiguous get a pass of their own each."""
         kinds: dict[torch.dtype, list[int]] = {}
+        addresses = np.array(now, np.int64)
         self._alone = list[int]()
         for j, (out, theta) in enumerate(zip(self.out, self.thetas, strict=True)):
             check_positions(out, 0, None, theta)
@@ -119,33 +132,26 @@ class NumbaTable(TensorTable):
         for dtype, found in kinds.items():
             members = np.array(found)
             ends = np.cumsum([self.out[j].numel() for j in found])
-            places = addresses[members], addresses[members - count], ends, positions[members]
-            self._groups.append(_Group(members, int(ends[-1]), places, LIKE[dtype]))
-        self._addresses = addresses
+            columns = addresses[members - count], addresses[members], ends, positions[members]
+            self._groups.append(_Group(members, int(ends[-1]), np.stack(columns), LIKE[dtype]))
+        self._addresses, self._for = now, None
 
 
 class _Group(NamedTuple):
-    """Tensors of one dtype: members of a table, values, and columns of the table.
-
-    Columns are addresses of results and of tensors, ends, and positions.
-    """
+    """Tensors of one dtype: members of a table, values, and columns of the table as of `add_to_all`."""
 
     members: Any
     size: int
-    places: tuple[Any, ...]
+    columns: Any
     like: Any
 
 
 def _terms(move: Move) -> tuple[int, Any, Any]:
     """Returns the number of pending terms, and coefficients and keys, (terms, 5), of all terms."""
-    return len(move.pending), *_arrays((*move.pending, *move.terms), move.tensor)
-
-
-@lru_cache(maxsize=2)  # the units of a model have the same terms
-def _arrays(terms: tuple[tuple[float, NoiseKey], ...], tensor: int) -> tuple[Any, Any]:
-    keys = [philox.counter(key, tensor) for _, key in terms]
+    terms = *move.pending, *move.terms
+    keys = [philox.counter(key, move.tensor) for _, key in terms]
     coefficients = np.array([c for c, _ in terms], F)
-    return coefficients, np.array(keys, U).reshape(-1, 5)
+    return len(move.pending), coefficients, np.array(keys, U).reshape(-1, 5)
 
 
 def key_words(key: NoiseKey | None, tensor: int) -> Any:

@@ -183,10 +183,7 @@ def add(
 
 @compiled
 def add_to_all(
-    outs: Any,
-    thetas: Any,
-    ends: Any,
-    positions: Any,
+    columns: Any,
     keeps: Any,
     like: Any,
     pending: Any,
@@ -199,9 +196,10 @@ def add_to_all(
 ) -> None:
     """`add` of the values from `begin` to `end` of many tensors, counted through all of them.
 
-    Tensor j is at positions[j] of its space and ends at ends[j]. It is read at the address thetas[j] and written at
-    outs[j], both in like's dtype. Keys are those of tensor 0.
+    Columns, (4, tensors), are addresses that are written and that are read, both in like's dtype, where a tensor ends,
+    and its position in its space. Keys are those of tensor 0.
     """
+    outs, thetas, ends, positions = columns
     own, memory = keys.copy(), pass_memory()
     bits = None if rounding is None else rounding.copy()
     first = 0

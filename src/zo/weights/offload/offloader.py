@@ -29,6 +29,7 @@ from zo.weights.offload.pool import Pool
 from zo.weights.offload.transfer_stream import StreamEvent, TransferStream
 from zo.weights.offloaded import OffloadedParameter, OffloadError, OffloadRefused, offloaded
 from zo.weights.patching import (
+    VIEW_STAYS,
     ReplacedForward,
     SwappedCalls,
     ViewStaysError,
@@ -250,9 +251,9 @@ class Offload:
             compute = partial(self._forwards[module].inner, *args, **kwargs)
             on_device = lambda i: scratch[i].part(self.parameters[i])[0]  # noqa: E731
             output = self._swapped.call(entries, compute, on_device, views)
-        except ViewStaysError as error:
+        except ViewStaysError:
             raise OffloadRefused(
-                f"{self._named(module)} {error}; its weights cannot be offloaded"
+                f"{self._named(module)}{VIEW_STAYS}; its weights cannot be offloaded"
             ) from None
         finally:
             self._in_use -= self._bytes[module]

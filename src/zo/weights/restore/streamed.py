@@ -2,10 +2,13 @@
 
 Weights come and go by unit: each member of an outermost `ModuleList` is one, with all modules in it; elsewhere each
 module is one. During a probe, a unit's displaced weights are written into a buffer when it is called, by one pass. They
-take the parameters' places until the call returns or raises. An embedding is its own unit and displaces only the rows
-that it looks up. The buffer is as large as the largest unit. The losses are bit-identical to those of `snapshot`.
+take the parameters' places until the call returns or raises. An embedding is its own unit, and a large one displaces
+only the rows that it looks up. The buffer is as large as the largest unit. The losses are bit-identical to those of
+`snapshot`.
 
-A module that is called from outside of its unit displaces its own weights, as one without a unit.
+A module that is called from outside of its unit displaces its own weights, as one without a unit. The first probe sees
+which do that. Later ones leave the others' forwards alone; where another module turns out to be called so, its weight
+is unreadable, and the loss is measured again as by the first probe.
 
 Offloaded tensors are not copied: they are displaced on the device once `zo.weights.offload` has fetched them, and
 updates are deferred until they are fetched again.
@@ -19,22 +22,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple, cast
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
-from zo.noise import NoiseKey, TensorTable
+from zo.noise import Move, NoiseKey, TensorTable
 from zo.weights.aliasing import is_alias, is_dense, storage_key
 from zo.weights.directions import Terms, uncast
+from zo.weights.loss import LossFn
 from zo.weights.offloaded import OffloadedParameter, offload_of
 from zo.weights.patching import (
     CONTAINERS,
+    VIEW_STAYS,
     ParameterOwners,
     ReplacedForward,
-    SwappedCalls,
-    ViewStaysError,
     looked_up,
     looks_up,
     parameter_owners,
@@ -42,15 +45,19 @@ from zo.weights.patching import (
     subclassed,
 )
 from zo.weights.restore.base import RestoreError, RestorePolicy
-from zo.weights.scratch import Scratch, aligned
+from zo.weights.scratch import Scratch, aligned, views_stay, without_views
 from zo.weights.tensors import TrainableTensors
-from zo.weights.updates import ParameterUpdate, add_rows_, add_to_all_, table_of
+from zo.weights.updates import ParameterUpdate, add_rows_, add_to_all_, shared_move, table_of
 
 VALUES = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
 """Functions of a tensor that return its values as Python or numpy objects."""
 
 MARKS = ("requires_grad_",)
 """Functions of a tensor that return it and read none of its values; peft's `disable_adapter` calls them."""
+
+
+SMALL_TABLE = 2**15
+"""Values of an embedding that are displaced in less time than some of its rows."""
 
 
 class _Unreadable(nn.Parameter):
@@ -66,12 +73,12 @@ class _Unreadable(nn.Parameter):
         gives = any(isinstance(part, Tensor) for part in parts) and function.__name__ not in MARKS
         if gives or function.__name__ in VALUES:
             given = (*args, *(kwargs or {}).values())
-            names = [t.name_in_model for t in given if isinstance(t, cls)]
+            names = [cls.names.get(id(t), "a weight") for t in given if isinstance(t, cls)]
             raise _read_past(", ".join(names) or "a weight")
         return found
 
-    name_in_model: str
-    plain: ClassVar[type[nn.Parameter]] = nn.Parameter
+    names: ClassVar[Mapping[int, str]] = {}
+    """Id of each parameter of the model that is probed -> its name."""
 
 
 def _read_past(name: str) -> RestoreError:
@@ -109,154 +116,219 @@ class Streamed(RestorePolicy):
                 self._owners.setdefault(block, []).extend(self._owners[module])
         self._names = {module: name for name, module in model.named_modules()}
         self._sizes = [aligned(t) for t in self.local]
-        self._buffers: dict[torch.device, _Buffer] = {}
+        together = {m: of for m, of in self._owners.items() if self._blocks.get(m, m) is m}
+        self._on: dict[torch.device, _Buffer] = {}
         for device in {t.device for t in here.values()}:
             sizes = zip(self._sizes, self.local, strict=True)
             on = [size if t.device == device else 0 for size, t in sizes]
-            self._buffers[device] = _Buffer(_nested_bytes(model, self._owners, on), device)
-        self.bytes = sum(len(buffer.memory) for buffer in self._buffers.values())
-        self._swapped = SwappedCalls()
-        self._inside = set[nn.Module]()  # blocks in a call
-        self._copies: dict[tuple[Any, ...], _Copies] = {}
+            self._on[device] = _Buffer(_nested_bytes(model, together, on), device)
+        self._buffers = [*self._on.values()]
+        self.bytes = sum(len(buffer.memory) for buffer in self._buffers)
+        self._used = (0,) * len(self._buffers)  # bytes of each that calls have taken
+        self._copies: dict[Any, _Copies] = {}
         self._terms: Terms = ()
-        entries = {entry: None for of in self._owners.values() for entry in of}
-        self._places = [(cast(dict[str, Any], m._parameters), n) for m, n, _ in entries]
-        held = [(p, i) for m, n, i in entries if (p := m._parameters[n]) is not None]
-        self._parameters = {p: space.names[i] for p, i in held}
-        self._positions = {id(p): i for p, i in held}  # hashing one during a probe is slow
+        self._move: Move | None = None  # the pass that adds the terms, if there is one
+        held = [entry for of in self._owners.values() for entry in of]
+        parameters = {p: i for m, n, i in held if (p := m._parameters[n]) is not None}
+        self._positions = {id(p): i for p, i in parameters.items()}
+        names = {id(p): space.names[i] for p, i in parameters.items()}
+        self._parameter_names = names
+        kinds = [(p, type(p), subclassed(type(p), _Unreadable)) for p in parameters]
+        self._guards = [(p, kind, guard) for p, kind, guard in kinds if guard is not None]
         self._addresses = {storage_key(t): i for i, t in here.items()}
-        self._forwards: dict[nn.Module, ReplacedForward] = {}  # what `restore` takes back
-        self._own: list[tuple[Any, str, Any]] = []  # dictionary, name in it, parameter
+        self._readable: bool | None = True  # None while that changes
+        self._displaces = False
+        self._units: list[_Unit] = []  # whose forwards a probe replaces
+        self._watches = True  # whether these are all
+        self._calls: list[_Plan] = []  # that are under way
 
     def begin(self) -> None:
         """Restores the model if an earlier restoration was interrupted."""
-        if self._forwards or (self._offload is not None and self._offload.mover is not None):
+        if self._displaces or (self._offload is not None and self._offload.mover is not None):
             self.restore()
 
     def to(self, terms: Terms) -> None:
         """Has the modules compute with θ + Σ c_j z_j."""
         self.space.stopwatch.counts["weights"] += bool(terms)
-        self._terms = terms
+        self._terms, self._move = terms, shared_move(terms, self.space.engine)
         if self._offload is not None:
             self._offload.displace_by(self if terms else None)
-        if not self._forwards:
-            self._own = [(held, name, held[name]) for held, name in self._places]
-            self._forwards = {m: ReplacedForward.of(m, f) for m, f in self._replacements.items()}
-            for forward in self._forwards.values():
-                forward.put()
+        if not self._displaces:
+            self._displaces = True
+            if not self._units:
+                self._watch(True)
+            for unit in self._units:
+                unit.hook.plain = unit.module.__dict__.get("forward")
+                unit.hook.put()
         self._make_readable(not terms)
+
+    def losses(self, loss_fn: LossFn, points: Sequence[Terms]) -> list[float]:
+        """As `Probe.losses`; measures again where a module is called by itself that was not before."""
+        found = []
+        for terms in points:
+            self.to(terms)
+            try:
+                found.append(loss_fn())
+            except RestoreError:
+                if self._watches:
+                    raise
+                self.restore()
+                self._watch(True)
+                self.to(terms)
+                found.append(loss_fn())
+        return found
 
     def restore(self) -> None:
         """Removes all patches of the model, also after an interrupted call of a module."""
         self._terms = ()
         if self._offload is not None:
             self._offload.displace_by(None)
-        for held, name, parameter in self._own:
-            held[name] = parameter
-        self._swapped.tensors.clear()
-        self._inside.clear()
-        for buffer in self._buffers.values():
-            buffer.used = 0
+        for plan in self._calls:
+            for held, name, parameter, _ in plan.entries:
+                held[name] = parameter
+        self._calls.clear()
+        self._used = (0,) * len(self._buffers)
         self._make_readable(True)
-        for forward in self._forwards.values():
-            forward.take_back()
-        self._forwards, self._own = {}, []
+        for unit in self._units:
+            unit.hook.take_back()
+        self._displaces = False
+        if self._watches and any(unit.called_alone for unit in self._units):
+            self._watch(False)
 
     def _make_readable(self, readable: bool) -> None:
         """Allows or refuses reads of θ's parameters outside of the calls of their modules."""
-        for p, name in self._parameters.items():
-            kind = type(p)
-            if not readable and (guarded := subclassed(kind, _Unreadable)) is not None:
-                p.__dict__["name_in_model"] = name
-                p.__class__ = guarded
-            elif readable and issubclass(kind, _Unreadable):
-                p.__class__ = kind.plain  # type: ignore[assignment]
-                p.__dict__.pop("name_in_model", None)
+        if readable != self._readable:
+            self._readable = None
+            _Unreadable.names = self._parameter_names
+            for p, plain, guard in self._guards:
+                was, to = (guard, plain) if readable else (plain, guard)
+                if p.__class__ is was:
+                    p.__class__ = to  # type: ignore[assignment]
+            self._readable = readable
 
     @cached_property
-    def _replacements(self) -> dict[nn.Module, Callable[..., Any]]:
-        """The forward of each module during a probe."""
-        return {module: self._replacement(module) for module in self._owners}
+    def _all_units(self) -> list[_Unit]:
+        """The modules that displace weights when they are called."""
+        made = {m: _Unit(m, self._blocks.get(m, m) is not m) for m in self._owners}
+        for module, unit in made.items():
+            unit.hook = ReplacedForward.of(module, self._forward_of(unit))
+            held = self._owners[module]
+            unit.places = [(cast(Any, m._parameters), n, m._parameters[n]) for m, n, _ in held]
+            if unit.in_block:
+                made[self._blocks[module]].members.append(unit)
+        return [*made.values()]
 
-    def _replacement(self, module: nn.Module) -> Callable[..., Any]:
-        """Returns a forward that is the module's own within a call of its block, which has displaced the weights."""
-        block, inside, is_compiling = (
-            self._blocks.get(module, module),
-            self._inside,
-            torch.compiler.is_compiling,
-        )
-        uncompiled = self._call
+    def _forward_of(self, unit: _Unit) -> Callable[..., Any]:
+        """Returns a module's forward during a probe."""
+        call, is_compiling = self._call, torch.compiler.is_dynamo_compiling
+        uncompiled = call
         if "torch._dynamo" in sys.modules:  # a compiled loss calls it, and leaves it uncompiled
-            uncompiled = torch.compiler.disable(uncompiled)
+            uncompiled = torch.compiler.disable(call)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return uncompiled(module, *args, **kwargs)
-            if block in inside:
-                return self._forwards[module].inner(*args, **kwargs)
-            return self._call(module, *args, **kwargs)
+            return (uncompiled if is_compiling() else call)(unit, args, kwargs)
 
         return forward
 
-    def _call(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """Returns what the module's own forward returns with displaced tensors in place of its unit's."""
-        forward, block = self._forwards[module].inner, self._blocks.get(module, module)
-        if not self._terms or block in self._inside:
-            return forward(*args, **kwargs)
-        places = ((cast(dict[str, Any], m._parameters), n) for m, n, _ in self._owners[module])
-        found = [(own, name, self._position(own.get(name))) for own, name in places]
-        entries = [(own, name, i) for own, name, i in found if i is not None]
-        swapped = self._swapped.tensors
-        new = tuple(dict.fromkeys(i for *_, i in entries if i not in swapped))
-        used = [(buffer, buffer.used) for buffer in self._buffers.values()]
+    def _watch(self, watches: bool) -> None:
+        """Replaces the forwards of all modules, or no longer those that only their blocks call."""
+        units = [u for u in self._all_units if watches or u.called_alone or not u.in_block]
+        self._watches, self._units = watches, units
+        for unit in units:
+            unit.lifted = [(m.module.__dict__, m.hook) for m in unit.members if m in units]
+
+    def _call(self, unit: _Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns what a module's own forward returns with displaced tensors in place of its unit's."""
+        own_forward = unit.hook.inner
+        if not self._terms:
+            return own_forward(*args, **kwargs)
+        unit.called_alone = True
+        plan, buffers = self._plan_of(unit), self._buffers
+        entries, lifted = plan.entries, unit.lifted
+        views = [buffer.views() for buffer in buffers]
+        self._used = plan.after
+        self._calls.append(plan)
         try:
-            copies = self._copies_of(new)
-            views: dict[Scratch, int] = {buffer: buffer.views() for buffer, _ in used}
-            self._displace(copies, new, looked_up(module, args))
+            self._displace(plan, looked_up(unit.module, args) if unit.looks_up else None)
             # `data`, so that each call has tensors of its own, whose count shows views that stay.
-            tensors = {i: t.data for i, t in zip(new, copies.memory, strict=True)}
-            if module is block:
-                self._inside.add(module)
-            compute = partial(forward, *args, **kwargs)
-            return self._swapped.call(entries, compute, tensors.pop, views)
-        except ViewStaysError as error:
-            name = f"{self._names[module] or 'the model'} ({type(module).__name__})"
-            raise RestoreError(self.name, f"{name} {error}", "snapshot") from None
+            tensors = [t.data for t in plan.memory]
+            for held, name, _, k in entries:
+                held[name] = tensors[k]
+            for _, hook in lifted:
+                hook.take_back()
+            output = own_forward(*args, **kwargs)
         finally:
-            self._inside.discard(module)
-            for buffer, at in used:
-                buffer.used = at
+            for held, name, parameter, _ in entries:
+                held[name] = parameter
+            for own, hook in lifted:
+                if own.get("forward") is hook.plain:
+                    hook.put()
+            self._used = plan.before
+            self._calls.pop()
+        del tensors
+        if views != [buffer.views() for buffer in buffers]:
+            marks = dict[Scratch, int](zip(buffers, views, strict=True))
+            output = without_views(output, marks)
+            if views_stay(marks):
+                raise RestoreError(self.name, self._named(unit.module) + VIEW_STAYS, "snapshot")
+        return output
+
+    def _named(self, module: nn.Module) -> str:
+        return f"{self._names[module] or 'the model'} ({type(module).__name__})"
+
+    def _plan_of(self, unit: _Unit) -> _Plan:
+        """Returns what a call of a unit does above what calls around it have in the buffers."""
+        before = self._used
+        plan = unit.plans.get(before)
+        if plan is not None:
+            for own, name, parameter, _ in plan.entries:
+                if own.get(name) is not parameter:
+                    break
+            else:
+                return plan
+        places = [(own, name, own.get(name)) for own, name, _ in unit.places]
+        found = [(own, name, p, self._position(p)) for own, name, p in places]
+        tensors = tuple(dict.fromkeys(i for *_, i in found if i is not None))
+        index = {i: k for k, i in enumerate(tensors)}
+        entries = [(own, name, p, index[i]) for own, name, p, i in found if i is not None]
+        plan = _Plan(entries, tensors, *self._copies_of(tensors, before), before)
+        same = all(p is of for (*_, p), (*_, of) in zip(places, unit.places, strict=True))
+        if same and (tensors, before) in self._copies:
+            unit.plans[before] = plan
+        return plan
 
     @torch.inference_mode(False)  # else passes outside of it could not write the copies
-    def _copies_of(self, tensors: tuple[int, ...]) -> _Copies:
-        """Takes places for displaced copies of tensors in the buffers."""
-        buffers = self._buffers.values()
-        key = tensors, *(buffer.used for buffer in buffers)
-        if (found := self._copies.get(key)) is None:
+    def _copies_of(self, tensors: tuple[int, ...], before: tuple[int, ...]) -> _Copies:
+        """Returns places for displaced copies of tensors in the buffers, from these bytes on."""
+        if (found := self._copies.get((tensors, before))) is None:
             thetas = [self.local[i] for i in tensors]
-            taken = [self._buffers[t.device].take(t, aligned(t)) for t in thetas]
+            for buffer, at in zip(self._buffers, before, strict=True):
+                buffer.used = at
+            taken = [self._on[t.device].take(t, aligned(t)) for t in thetas]
             memory, written = [of for of, _ in taken], [of for _, of in taken]
             table = table_of(self.space.engine, written, thetas, tensors)
-            found = _Copies(memory, written, thetas, table, tuple(b.used for b in buffers))
-            if all(buffer.used <= len(buffer.memory) for buffer in buffers):
-                self._copies[key] = found
+            found = memory, written, thetas, table, tuple(b.used for b in self._buffers)
+            if all(buffer.used <= len(buffer.memory) for buffer in self._buffers):
+                self._copies[tensors, before] = found
                 for t in thetas:
-                    self._buffers[t.device].places += 1
-        for buffer, at in zip(buffers, found.used, strict=True):
-            buffer.used = at
+                    self._on[t.device].places += 1
         return found
 
-    def _displace(self, copies: _Copies, tensors: tuple[int, ...], rows: Tensor | None) -> None:
+    def _displace(self, plan: _Plan, rows: Tensor | None) -> None:
         """Writes tensors, displaced, or of one table the rows with these indices, (r,)."""
-        if not tensors:
+        if not plan.tensors:
             return
-        written, thetas, terms = copies.written, copies.thetas, self._terms
-        with self.space.stopwatch.running("weights", 0), uncast(thetas[0].device):
-            if rows is None:
-                add_to_all_(written, thetas, tensors, terms, copies.table)
-            else:
-                on = rows.to(thetas[0].device)
-                add_rows_(written[0], thetas[0], tensors[0], terms, on)
+        with self.space.stopwatch.running("weights", 0):
+            if rows is None and plan.table is not None and self._move is not None:
+                plan.table.add_(self._move)
+                return
+            written, thetas, tensors = plan.written, plan.thetas, plan.tensors
+            with uncast(thetas[0].device):
+                if rows is None:
+                    add_to_all_(written, thetas, tensors, self._terms, None)
+                else:
+                    on = rows.to(thetas[0].device)
+                    add_rows_(written[0], thetas[0], tensors[0], self._terms, on)
 
     def _position(self, t: Tensor | None) -> int | None:
         """Returns which tensor of θ a module holds; None of another one, as `torch.func.functional_call` puts there."""
@@ -269,7 +341,7 @@ class Streamed(RestorePolicy):
     def displace(self, i: int, p: Tensor, rows: Tensor | None) -> None:
         """Displaces an offloaded tensor on the device, if it is of θ."""
         if (position := self._offloaded.get(i)) is not None:
-            self._displace(_Copies((), (p,), (p,), None, ()), (position,), rows)
+            self._displace(_Plan([], (position,), [], [p], [p], None, (), ()), rows)
 
     def refuse_reader(self, i: int) -> None:
         """Raises RestoreError if an offloaded tensor is of θ."""
@@ -307,29 +379,70 @@ class Streamed(RestorePolicy):
             self._offload.apply_deferred()
 
 
-class _Copies(NamedTuple):
-    """The places of displaced copies of tensors.
+_Copies: TypeAlias = tuple[
+    list[Tensor], list[Tensor], list[Tensor], TensorTable | None, tuple[int, ...]
+]
+"""Of a `_Plan`: its memory, written, thetas, table and after."""
+
+
+class _Plan(NamedTuple):
+    """What a call of a unit swaps and writes.
 
     Attributes:
-        memory: Views of the buffers' `memory`.
+        entries: The parameters: the dictionary that each is in, its name there, itself, and its place in `tensors`.
+        tensors: Positions of the tensors.
+        memory: Places of their displaced copies, views of the buffers' `memory`.
         written: The same places, of the buffers' `written`.
         thetas: The tensors.
         table: Of the passes that write them, if there is one.
-        used: `used` of every buffer with them.
+        after: `used` of every buffer with them.
+        before: The same without them.
     """
 
-    memory: Sequence[Tensor]
-    written: Sequence[Tensor]
-    thetas: Sequence[Tensor]
+    entries: list[tuple[dict[str, Any], str, Tensor | None, int]]
+    tensors: tuple[int, ...]
+    memory: list[Tensor]
+    written: list[Tensor]
+    thetas: list[Tensor]
     table: TensorTable | None
-    used: tuple[int, ...]
+    after: tuple[int, ...]
+    before: tuple[int, ...]
+
+
+class _Unit:
+    """A module whose call displaces weights.
+
+    Args:
+        module: The module.
+        in_block: Whether it is a part of a block, whose call displaces its weights, too.
+
+    Attributes:
+        hook: Its forward during a probe.
+        looks_up: Whether only the rows that it looks up are displaced.
+        called_alone: Whether it was called otherwise than by its block.
+        places: Its weights: the dictionary that each is in, its name there, and the parameter.
+        members: The other modules of a block.
+        lifted: Replaced forwards of members, which a call takes back for its time, and the dictionaries they are in.
+        plans: Bytes in the buffers -> what a call above them does.
+    """
+
+    hook: ReplacedForward
+    called_alone = False
+
+    def __init__(self, module: nn.Module, in_block: bool):
+        self.module, self.in_block = module, in_block
+        self.looks_up = looks_up(module) and cast(Tensor, module.weight).numel() > SMALL_TABLE
+        self.places: list[tuple[dict[str, Any], str, Any]] = []
+        self.members: list[_Unit] = []
+        self.lifted: list[tuple[dict[str, Any], ReplacedForward]] = []
+        self.plans: dict[tuple[int, ...], _Plan] = {}
 
 
 class _Buffer(Scratch):
     """Memory for displaced weights on one device, a stack.
 
     Attributes:
-        used: Bytes of the stack.
+        used: Bytes of the stack while places are taken.
         places: How many views of `memory` are kept as places of copies; `views` leaves them out.
     """
 
@@ -337,7 +450,7 @@ class _Buffer(Scratch):
 
     def views(self) -> int:
         """As `Scratch.views`."""
-        return super().views() - self.places
+        return torch._C._storage_Use_Count(self._address) - self.places
 
     def take(self, like: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Pushes a tensor like another one; returns it as views of `memory` and of `written`."""
@@ -349,15 +462,10 @@ class _Buffer(Scratch):
         return self.part(like, begin)
 
 
-def _nested_bytes(
-    module: nn.Module,
-    owners: ParameterOwners,
-    sizes: Sequence[int],
-    outer: frozenset[int] = frozenset(),
-) -> int:
-    """Returns the most bytes that the calls of `module` and its children use, within modules that hold `outer`."""
-    own = {i for *_, i in owners.get(module, [])} - outer
-    inner = (_nested_bytes(child, owners, sizes, outer | own) for child in module.children())
+def _nested_bytes(module: nn.Module, owners: ParameterOwners, sizes: Sequence[int]) -> int:
+    """Returns the most bytes that the calls of `module` and its children use."""
+    own = {i for *_, i in owners.get(module, [])}
+    inner = (_nested_bytes(child, owners, sizes) for child in module.children())
     return sum(sizes[i] for i in own) + max(inner, default=0)
 
 
