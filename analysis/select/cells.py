@@ -32,9 +32,9 @@ from zo.differences import in_facet
 ROOT = Path(__file__).parents[2]
 STATUSES = ("finished", "collapsed", "unfinished", "missing", "duplicated", "incomplete")
 MAJORITY = "majority"
-MEASURES = ("accuracy", "exact_match", "f1", "rouge_l", "perplexity", "reward")
+MEASURES = ("accuracy", "exact_match", "f1", "rouge_l", "perplexity", "reward", "measure")
 """What a task may be measured by, as its run's summary names it; a classification has accuracies alone."""
-OF_UNIT = ("perplexity", "reward")
+OF_UNIT = ("perplexity", "reward", "measure")
 """Measures that are no fractions."""
 LOWER = ("perplexity",)
 """Measures of which a smaller value is better."""

@@ -1,5 +1,6 @@
 """Runs that improve a reward: what they log, how they stop, and that processes and interruptions change nothing."""
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -10,10 +11,12 @@ from tests.support.runs import composed, rows_of
 from tests.support.victims import KILLED, At, exit_statuses, what_it_came_to
 from zo.rewards.rating import RewardError
 from zo.run.__main__ import main
+from zo.run.assembly import Session
 from zo.run.logs.tracking import read_status
 from zo.run.runner import run
 from zo.run.store.directory import directory_of, freeze
 from zo.run.store.rows import read_rows
+from zo.tasks import TaskError
 
 pytestmark = pytest.mark.process
 
@@ -35,6 +38,8 @@ def broken(prompts, texts, calls=[]):
     return [1 / (len(calls) < 10) for _ in texts]
 def equal(prompts, texts):
     return [1.0] * len(texts)
+def never(prompts, texts):
+    raise ValueError("no")
 """
 
 
@@ -194,3 +199,52 @@ def test_a_run_on_several_processes_or_killed_has_the_bits_of_one(tmp_path, wher
         assert texts(other) == texts(one)
     assert "eval/val_pass@2" in read_rows(one)[1]
     assert Path(one / "texts.jsonl").exists()
+
+
+def completions(folder, *overrides):
+    """Returns a run on completions of one's own, evaluated by a function or by perplexity."""
+    folder.mkdir(exist_ok=True)
+    (folder / "rules.py").write_text(RULES)
+    rows = [{"prompt": f"a film {i}", "completion": " good" * (1 + i % 3)} for i in range(20)]
+    rows = [{**row, "need": 2} for row in rows]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = ("task=completion", f"task.path={folder / 'pairs.jsonl'}")
+    given = [override.replace("RULES", f"{folder}/rules.py") for override in overrides]
+    return composed(folder / "out", *SMALL, *task, *given)
+
+
+def test_a_function_of_ones_own_measures_evaluations_as_it_would_rate_texts(tmp_path, capsys):
+    """With the rows' columns, in its own process; training is that of the completion. Its code makes another run."""
+    cfg = completions(tmp_path, "task.measure=RULES:picky")
+    summary, rows = run(cfg), rows_of(cfg)
+    plain = completions(tmp_path)
+    run(plain)
+    losses = [[row.get("train/loss") for row in of] for of in (rows, rows_of(plain))]
+    assert losses[0] == losses[1]
+    values = [row["eval/val_measure"] for row in rows if "eval/val_measure" in row]
+    assert summary["best/val_measure"] == max(values) > 0
+    assert all(value * 4 % 2 == 0 for value in values), "twice the lengths of four texts"
+    assert f"measure {values[0]:.4g}" in capsys.readouterr().out
+    directory = directory_of(cfg)
+    assert main([str(directory)]) == 2
+    assert "task.measure=" in capsys.readouterr().err
+    ids = {directory.name, directory_of(plain).name}
+    (tmp_path / "rules.py").write_text(RULES + "# edited")
+    assert len(ids | {directory_of(cfg).name}) == 3
+    with pytest.raises(TaskError, match=r"task\.measure: .*never"):
+        run(completions(tmp_path, "task.measure=RULES:never"))
+
+
+def test_perplexity_has_a_table_of_the_loss_of_each_example(tmp_path):
+    cfg = completions(tmp_path)
+    run(cfg)
+    path = directory_of(cfg) / "predictions.csv"
+    with path.open() as file:
+        found = list(csv.DictReader(file))
+    assert [row["split"] for row in found] == ["test"] * 4 + ["validation"] * 4
+    best = min(row["eval/val_loss"] for row in rows_of(cfg) if "eval/val_loss" in row)
+    session = Session.open(cfg)
+    weights = [example.tokens for example in session.validation]
+    of = [float(row["loss"]) for row in found if row["split"] == "validation"]
+    mean = sum(w * x for w, x in zip(weights, of, strict=True)) / sum(weights)
+    assert mean == pytest.approx(best, abs=1e-5)

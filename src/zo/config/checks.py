@@ -192,6 +192,8 @@ def _of_objective(run: RunConfig) -> Iterator[Rule]:
     yield from [
         (kinds and task.kind not in kinds, "objective",
          f"must be another: task.kind={task.kind}, and it is for {' and '.join(kinds)}", name),
+        (rewarded and task.own_measure, "task.measure",
+         "must be null with objective=reward, whose evaluations report the reward"),
         (rewarded and not rated_by, "objective.function", "must be given, as rules.py:score", ...),
         ("reasoning_gym" in rated_by and not task.generated_by(), "objective.function",
          "is for task=reasoning_gym, whose problems it generates", "reasoning_gym"),

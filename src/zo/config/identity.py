@@ -83,7 +83,8 @@ def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str
             group.pop(of_the_hub, None)
         if key.startswith("task.data_files.") and run.task.path not in FILE_FORMATS:
             group["path"] = "directory of data_files"
-    for code in (method_code.KEY, reward_code.BESIDE, reward_code.FILES):
+    of_rewards = (reward_code.BESIDE, reward_code.FILES, reward_code.OF_MEASURE)
+    for code in (method_code.KEY, *of_rewards):
         if code in files:
             _put(decisive, code, files[code])
     return decisive
@@ -119,6 +120,8 @@ def input_files(run: RunConfig, packages: bool = True) -> dict[str, str]:
         found[reward_code.BESIDE] = code
     if run.objective.functions and (code := reward_code.of_functions(run.objective.code())):
         found[reward_code.FILES] = code
+    if run.task.own_measure and (code := reward_code.of_functions([run.task.own_measure])):
+        found[reward_code.OF_MEASURE] = code
     return found
 
 
@@ -127,11 +130,15 @@ def check_paths(run: RunConfig) -> Problem | None:
 
     Answers as far as that is known without a hub, and imports no torch.
     """
+    functions = dict.fromkeys(run.objective.code(), "objective.function")
+    if run.task.own_measure:
+        functions[run.task.own_measure] = "task.measure"
     try:
         if run.steps:
             method_code.of_method(run.optimizer.name)
-        for file in filter(None, map(reward_code.source, run.objective.code())):
-            reward_code.beside(file)
+        for function, key in functions.items():
+            if file := reward_code.source(function):
+                reward_code.beside(file, key)
     except TaskError as error:
         key, _, right = str(error).partition(": ")
         return Problem(key, ..., right)
@@ -139,10 +146,10 @@ def check_paths(run: RunConfig) -> Problem | None:
         if run.model.weights == "pretrained" or not run.model.architecture:
             source.present(run.model)
         check_addresses(run.task)
-        for function in run.objective.code():
+        for function, key in functions.items():
             place = function.partition(":")[0]
             if place.endswith(".py") and reward_code.source(function) is None:
-                raise TaskError(f"objective.function: no such file {place}; give FILE.py:FUNCTION")
+                raise TaskError(f"{key}: no such file {place}; give FILE.py:FUNCTION")
     except (ModelError, TaskError) as error:
         key, _, right = str(error).partition(": ")
         begun = os.path.exists(Path(run.out, run_id(run)))  # it may need them no more

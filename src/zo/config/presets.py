@@ -143,7 +143,15 @@ def read_also(task: TaskConfig) -> list[tuple[str, str]]:
     if task.also.get("path") in (None, MISSING):
         return [("also", f"must have a path, as task.also={{name: {name}, path: held_out.csv}}")]
     try:
-        return [(f"also.{key}", right) for key, right in TaskConfig(**task.also).problems()]
+        also = TaskConfig(**task.also)
+        if also.own_measure:
+            return [
+                (
+                    "also.measure",
+                    "must be a named measure: the code of a function is the run's own task's",
+                )
+            ]
+        return [(f"also.{key}", right) for key, right in also.problems()]
     except TypeError as error:  # a value of another type
         return [("also", f"must have values as conf/task: {error}")]
 

@@ -18,6 +18,9 @@ BESIDE = "objective.imports"
 FILES = "objective.files"
 """Where the digest of the code of several functions stands there."""
 
+OF_MEASURE = "task.measure_code"
+"""Where the digest of the code of the user's own measure stands there."""
+
 MOST_FILES = 500
 """Most Python files beside a user's that count as its code."""
 

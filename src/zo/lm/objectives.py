@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -77,6 +78,8 @@ def scorers(
         from zo.lm.scoring.texts import text_scorer
 
         rated = objective if name == "reward" else None
+        if task.own_measure and rated is None:
+            rated = replace(objective, name="measure", function=task.measure, functions={})
         texts = text_scorer(task, rated, loaded.model, loaded.tokenizer, processes, seed)
         if name in OF_TEXT:
             return texts, texts

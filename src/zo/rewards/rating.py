@@ -50,6 +50,7 @@ class Rater:
         task: Of the texts.
 
     Attributes:
+        key: Of the configuration, which names the functions.
         names: Of the functions, in logs.
         own: Names of those that are not named graders.
         notes: Sentences for the log; known after `start`.
@@ -57,6 +58,7 @@ class Rater:
 
     def __init__(self, objective: ObjectiveConfig, task: TaskConfig):
         functions = objective.rated_by(task)
+        self.key = "task.measure" if objective.name == "measure" else "objective.function"
         self._addresses, self._weights = [*functions], [*functions.values()]
         self.names = _names(self._addresses)
         pairs = zip(self.names, self._addresses, strict=True)
@@ -185,7 +187,7 @@ class Rater:
 
     def _check_usable(self, answer: Answer) -> None:
         if answer.get("failed") == "unusable":
-            raise TaskError(f"objective.function: {answer['said']}")
+            raise TaskError(f"{self.key}: {answer['said']}")
 
     def _stop_at_failure(self, found: Ratings, rows: Sequence[int]) -> None:
         """Raises for the first text that a function cannot rate, if no replacement is set."""
@@ -194,7 +196,7 @@ class Rater:
             f = self.names.index(failure.function)
             if self._replacements[f] is None:
                 error = RewardError(
-                    f"objective.function: {self._addresses[f]}: {failure.said} (row {rows[failure.index]})"
+                    f"{self.key}: {self._addresses[f]}: {failure.said} (row {rows[failure.index]})"
                 )
                 raise error from (
                     FunctionTraceback(failure.traceback) if failure.traceback else None

@@ -38,8 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         cfg = load(args.directory)
         code = cfg.objective.code() if cfg.objective.of(cfg.task) == "reward" else []
+        named = f"its reward calls objective.function={', '.join(code)}"
+        if cfg.task.own_measure:
+            code, named = [cfg.task.own_measure], f"it calls task.measure={cfg.task.own_measure}"
         if code and not Trust.given:
-            named = f"its reward calls objective.function={', '.join(code)}"
             raise DirectoryError(f"{args.directory}: {named}; read it, and add --trust to run it")
     except DirectoryError as error:
         print(error, file=sys.stderr)

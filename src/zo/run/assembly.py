@@ -218,7 +218,7 @@ class Session:
         dividing = Processes() if tensor else processes
         task, found = complete(cfg.task)
         rewarded = cfg.objective.of(task) == "reward"
-        splits = load_splits(task, all_columns=rewarded)
+        splits = load_splits(task, all_columns=rewarded or bool(task.own_measure))
         if cfg.batch_size > len(splits.train):
             right = f"must be at most the {len(splits.train)} training examples of {task.path}"
             raise TaskError(f"batch_size={cfg.batch_size}: {right}")

@@ -305,9 +305,11 @@ def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: 
     shown = measure.shown(val.value)
     journal.progress.say(f"step {step}: validation {shown}{said}, loss {val.loss:.4f}; {verdict}")
     row["eval/drift"] = _drift(session)
-    if row.get("best/test_predictions"):
+    if "best/weights" in row and (test.predictions or test.losses):
         both = {"test": test, "validation": val}
-        answers = {split: (of.predictions, of.probabilities) for split, of in both.items()}
+        answers = {
+            split: (of.predictions, of.probabilities or of.losses) for split, of in both.items()
+        }
         row["best/predictions"] = predictions.write(journal.directory, answers, session)
     row["time/eval_s"] = time.perf_counter() - start
     row["mem/peak_gib"] = memory.peak_gib(assembly.device)

@@ -1,4 +1,4 @@
-"""The best step's predictions: a file in the run's directory, F1 and the confusion matrix of its summary."""
+"""The best step's predictions, or losses of completions: a file in the run's directory; F1 and the confusion matrix."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ DIGITS = 6
 TABLE = "predictions.csv"
 
 Answers = Mapping[str, tuple[list[int], list[float]]]
-"""Split -> predicted candidates, and their probabilities where they are known."""
+"""Split -> predicted candidates, and their probabilities where they are known; or none, and each example's loss."""
 
 
 def rounded(probabilities: list[float]) -> list[float]:
@@ -37,11 +37,16 @@ def write(directory: Path, answers: Answers, session: Session) -> str:
         The table's digest, by which the evaluation's row knows it.
     """
     examples: list[Example] = []
-    added: dict[str, list[Any]] = {
-        key: [] for key in ("split", "label", "predicted", "probability")
-    }
+    compared = any(predictions for predictions, _ in answers.values())
+    columns = ("split", "label", "predicted", "probability") if compared else ("split", "loss")
+    added: dict[str, list[Any]] = {key: [] for key in columns}
     for split, (predictions, probabilities) in answers.items():
         of = session.examples[split]
+        if not compared:
+            examples += of
+            added["split"] += [split] * len(of)
+            added["loss"] += rounded(probabilities)
+            continue
         names = [names_of(session.task, example) for example in of]
         examples += of
         added["split"] += [split] * len(of)
@@ -57,12 +62,17 @@ def write(directory: Path, answers: Answers, session: Session) -> str:
 def restore(directory: Path, best: Best, session: Session) -> None:
     """Makes sure that the table is that of the best evaluation of earlier attempts.
 
-    One that is missing, or is another evaluation's, is written from the row, which has no probabilities.
+    One that is missing, or is another evaluation's, is written from the row, which has no probabilities. The row has no
+    losses either: a table of another evaluation's is removed.
     """
-    if best.step < 0 or not (stored := best.predictions())["test"]:
+    if best.step < 0:
         return
-    path = directory / TABLE
-    if not path.exists() or _digest(path.read_bytes()) != best.row.get("best/predictions"):
+    path, stored, known = directory / TABLE, best.predictions(), best.row.get("best/predictions")
+    if path.exists() and _digest(path.read_bytes()) == known:
+        return
+    if not stored["test"]:
+        path.unlink(missing_ok=True)
+    else:
         write(directory, {name: (of, []) for name, of in stored.items()}, session)
 
 

@@ -69,8 +69,8 @@ class TaskConfig:
             message is the completion. Messages may have `tool_calls`; a column `tools` goes to the template, too.
         turns: which of the assistant's messages are trained: the ``last``, or ``all`` in one pass.
         references: column with all right answers, for `measure`; None: the completion.
-        measure: of generated text: ``exact_match``, ``f1`` or ``rouge_l``; None: accuracy of a classification,
-            perplexity of completions.
+        measure: of generated text: ``exact_match``, ``f1``, ``rouge_l``, or ``my.py:function``, which is called as a
+            reward function is; None: accuracy of a classification, perplexity of completions.
         select_by: validation number that chooses a run's best step, and tables' learning rates: ``accuracy``,
             ``macro_f1`` or ``loss``; None: the measure that is reported.
         stop: text that ends a completion, besides the ends of sequence of tokenizer and model.
@@ -146,6 +146,12 @@ class TaskConfig:
         """The candidates; empty if there are none, or if they are not yet read from the data."""
         return self.candidates or []
 
+    @property
+    def own_measure(self) -> str:
+        """The address of the user's function that measures texts; empty if there is none."""
+        measure = self.measure or ""
+        return measure if all(measure.partition(":")[::2]) else ""
+
     def generated_by(self) -> dict[str, Any]:
         """Returns `name` and `options` of reasoning-gym's task; empty if the data come from a file."""
         if not self.path.startswith(GENERATED):
@@ -163,8 +169,12 @@ class TaskConfig:
         found += self._sampling_problems()
         if self.kind not in KINDS:
             found.append(("kind", f"must be one of {', '.join(KINDS)}"))
-        if self.measure is not None and self.measure not in MEASURES:
-            found.append(("measure", f"must be one of {', '.join(MEASURES)}"))
+        if self.own_measure and self.kind != "completion":
+            found.append(
+                ("measure", "must be null: a function is for the texts of task=completion")
+            )
+        elif self.measure not in (None, *MEASURES) and not self.own_measure:
+            found.append(("measure", f"must be one of {', '.join(MEASURES)}, or my.py:function"))
         if self.select_by not in (None, *SELECTORS):
             found.append(("select_by", f"must be one of {', '.join(SELECTORS)}, or null"))
         if self.turns not in TURNS:

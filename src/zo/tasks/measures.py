@@ -40,6 +40,7 @@ NAMED = {
     "f1": Measure("f1"),
     "rouge_l": Measure("rouge_l"),
     "reward": Measure("reward", fraction=False),
+    "measure": Measure("measure", fraction=False),  # the user's own
 }
 
 LOSS = "eval/val_loss"

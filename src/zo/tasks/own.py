@@ -212,8 +212,9 @@ def _unused(task: TaskConfig, rows: Rows) -> list[str]:
     if not unused:
         return []
     listed = ", ".join(unused)
-    if task.kind == "prompts":
-        return [f"reward functions get the columns {listed}, too, by their names"]
+    if task.kind == "prompts" or task.own_measure:
+        who = "the measure gets" if task.own_measure else "reward functions get"
+        return [f"{who} the columns {listed}, too, by their names"]
     if task.messages is not None:
         return [f"task.messages: unused columns: {listed}"]
     joined = " ".join(f"{{{n}}}" for n in [*columns(str(task.prompt), "prompt"), unused[0]])

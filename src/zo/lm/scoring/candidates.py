@@ -61,6 +61,7 @@ class Evaluation:
         measure: The reported measure.
         probabilities: Of the predictions: the softmax over an example's candidates.
         more: Name -> another number that is logged.
+        losses: Of each example, in nats; empty if candidates are compared.
     """
 
     loss: float
@@ -69,6 +70,7 @@ class Evaluation:
     measure: Measure = NAMED["accuracy"]
     probabilities: list[float] = field(default_factory=list)
     more: dict[str, float] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
 
 
 class CandidateScorer:
@@ -390,7 +392,7 @@ class CandidateScorer:
         loss = sum(x * w for x, w in zip(losses, weights, strict=True)) / sum(weights)
         if self._objective == "completion":
             perplexity = math.exp(loss) if loss < MOST_LOSS else math.inf
-            return Evaluation(loss, perplexity, [], NAMED["perplexity"])
+            return Evaluation(loss, perplexity, [], NAMED["perplexity"], losses=losses)
         right = sum(e.is_right(p) for p, e in zip(predictions, examples, strict=True))
         accuracy = right / len(examples)
         return Evaluation(loss, accuracy, predictions, probabilities=probabilities)

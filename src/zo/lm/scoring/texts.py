@@ -49,10 +49,12 @@ class Rates(Protocol):
 
     Attributes:
         names: Of functions whose means are reported, too.
+        key: That names the functions.
         own: Names of the user's functions.
         notes: Sentences for the log.
     """
 
+    key: str
     names: list[str]
     own: list[str]
     notes: list[str]
@@ -68,6 +70,8 @@ class Rates(Protocol):
 
 class MeasureRater:
     """Rates texts by a measure, against the best reference of each."""
+
+    key = "task.measure"
 
     def __init__(self, measure: str) -> None:
         self.names: list[str] = []
@@ -168,7 +172,7 @@ class TextScorer:
             failed = [failure for failure in first.failures if failure.function == name]
             if len(failed) == len(tried):
                 raise TaskError(
-                    f"objective.function: {name} rates none of the first {len(tried)} texts: {failed[0].said}"
+                    f"{self._rater.key}: {name} rates none of the first {len(tried)} texts: {failed[0].said}"
                     f" (row {tried[0].row})"
                 )
         for how, others in (
@@ -178,7 +182,7 @@ class TextScorer:
             for example, one, other in zip(tried, first.totals, others, strict=True):
                 if one != other:
                     raise TaskError(
-                        f"objective.function: {how} {one} and {other} (row {example.row}); a step compares losses,"
+                        f"{self._rater.key}: {how} {one} and {other} (row {example.row}); a step compares losses,"
                         " so a reward must depend on prompt and text alone"
                     )
 
@@ -340,14 +344,16 @@ def text_scorer(
 
     Args:
         task: Of the texts.
-        objective: Names the functions; None: the measure.
+        objective: Names the functions, of rewards, or of evaluations where named `measure`; None: the task's measure.
         model: As `zo.lm.load.load` returns it.
         tokenizer: Of the model.
         processes: Processes that divide evaluations.
         seed: Of the run, for sampling.
     """
     generator = Generator(model, tokenizer, task.max_new_tokens, task.stop)
-    name = "reward" if objective is not None else task.measure or "f1"
+    name = task.measure or "f1"
+    if objective is not None:
+        name = "measure" if objective.name == "measure" else "reward"
     rater: Rates = MeasureRater(name) if objective is None else Rater(objective, task)
     sampling = Sampling(task.temperature, task.top_p, seed) if task.temperature > 0 else None
     decoding = Decoding(sampling, task.samples, task.eval_samples)

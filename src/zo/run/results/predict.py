@@ -149,7 +149,7 @@ def _generate(
                 texts[i] = text
             done(len(group))
     notes = []
-    if read.answered and task.measure is not None:
+    if read.answered and task.measure is not None and not task.own_measure:
         pairs = zip(texts, tokens, strict=True)
         values = [best_of(task.measure, text, e.references) for text, e in pairs]
         mean = NAMED[task.measure].shown(sum(values) / len(values))
