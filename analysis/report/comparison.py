@@ -108,8 +108,9 @@ def comparison(
         if "lr" in base["edge"].split(", "):
             said_of = OF_BASE.format(line_label(base["line"]))
             frame["verdict"] = frame["verdict"].where(frame["verdict"] == "", said_of)
-    tested = [labels for labels in runs["labels"] if labels]
-    frame = pd.concat([frame, _majority(tested[:1])], ignore_index=True)
+    tested = [*{*runs["labels"]} - {None, ""}]
+    majority = _majority(tested * (len(tested) == 1))
+    frame = pd.concat([frame, majority], ignore_index=True)
     unknown = ["macro_f1", "macro_f1_half"] * bool(frame["macro_f1"].isna().all())
     frame = frame.drop(columns=unknown)
     said = [sentence.format(what[0], "reward" if rewarded else "accuracy") for sentence in REPORTED]

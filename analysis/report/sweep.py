@@ -81,24 +81,27 @@ def method_frame(cells: pd.DataFrame) -> pd.DataFrame:
     """
     there = shown(cells)
     means = over_seeds(there).assign(variant=lambda frame: frame["words"]).rename(columns=NAMES)
+    known = means.groupby("facet")["tested"].transform("first")  # where no run has finished
+    means["place"] = means["facet"] + means["tested"].fillna(known).fillna("")
     runs: dict[str, Row] = {row["run_id"]: row for row in there.to_dict("records")}
     rows: list[Any] = means.to_dict("records")
     best: dict[tuple[str, str], Any] = {}
     for row in sorted(rows, key=_validated, reverse=True):  # of equal ones the first
-        best.setdefault((row["facet"], row["method"]), row)
+        best.setdefault((row["place"], row["method"]), row)
     for row in rows:
-        zero, mezo = (best.get((row["facet"], method), {}) for method in (ZERO_SHOT, BASE))
-        row["best_setting"] = best[row["facet"], row["method"]] is row
+        zero, mezo = (best.get((row["place"], method)) for method in (ZERO_SHOT, BASE))
+        row["best_setting"] = best[row["place"], row["method"]] is row
         if row["seeds"] == row["n"] == 1 and row["measure"] == "accuracy":
             n, accuracy = int(row["test_n"]), row["test_accuracy"]
             row["test_low"], row["test_high"] = wilson_interval(round(accuracy * n), n)
-        if _compare(row, zero):
+        if zero is not None and row["method"] != ZERO_SHOT:
             gain = _factor(row) * (row["test_accuracy"] - zero["test_accuracy"])
             row |= {"gain_points": round(gain, 10), "p_mcnemar": _p(row, zero, runs)}
-        if row["method"] not in UNTRAINED and _compare(row, mezo):
+        if mezo is not None and row["method"] not in (BASE, *UNTRAINED):
             row["p_mezo"] = _p(row, mezo, runs)
     rows += _majority(there) if _typed(there) else []
-    columns = dict.fromkeys([*means.columns.drop(["facet", "words", "tested", "loss"]), *NUMBERS])
+    left_out = ["facet", "words", "tested", "loss", "place"]
+    columns = dict.fromkeys([*means.columns.drop(left_out), *NUMBERS])
     frame = pd.DataFrame(rows, columns=list(columns))
     frame["lr"] = frame["lr"].where(~frame["method"].isin(UNTRAINED))
     return frame.convert_dtypes()  # whole numbers stay whole where there are gaps
@@ -197,26 +200,19 @@ def _runs(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
 
 
 def _majority(cells: pd.DataFrame) -> Iterator[Row]:
-    """A row for each facet: the share of the test examples that are of the largest class."""
+    """A row for the test examples of each facet: the share of the test examples that are of the largest class."""
     known = cells[~cells["labels"].isin([None, ""])]
-    for _, runs in known.groupby("facet", sort=False):
-        run = runs.iloc[0]
-        share = of_majority(run["labels"])[0] if runs["labels"].nunique() == 1 else None
+    for _, run in known.drop_duplicates(["facet", "tested"]).iterrows():
         row = run[["sweep", *PLACE, "test_n"]].to_dict()
         row |= {"method": MAJORITY, "status": "finished", "measure": "accuracy"}
         row |= {"variant": in_words(json.loads(run["facet"])[-1])}
         row |= {"n": 1, "seeds": 1, "lacking": 0, "at_edge": False, "best_setting": False}
-        yield row | {"collapsed": 0, "run_ids": "", "test_accuracy": share}
+        yield row | {"collapsed": 0, "run_ids": "", "test_accuracy": of_majority(run["labels"])[0]}
 
 
 def _validated(row: Row) -> tuple[int, float]:
     """Sorts settings by the seeds that have finished, then by validation."""
     return row["n"], -row["loss"] if pd.notna(row["loss"]) else float("-inf")
-
-
-def _compare(row: Row, base: Row) -> bool:
-    """Whether two rows are of different methods, and of runs that were tested on the same examples."""
-    return bool(base) and row["method"] != base["method"] and row["tested"] == base["tested"]
 
 
 def _p(row: Row, base: Row, runs: Mapping[str, Row]) -> float | None:

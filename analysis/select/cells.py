@@ -101,7 +101,7 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     is nats at the last evaluation, minus the reward where a run improves one, with `val_reward` and maybe `test_exact`;
     `predictions` and `labels` have one digit per test example. Numbers are float64 with NaN, everything else objects
     with None, where the run did not log it. `loss` is what the choice of a rate minimises, NaN of a run that has not
-    ended. DESCRIBED says how a reader is told.
+    ended; `tested` is equal for runs that were tested on the same examples. DESCRIBED says how a reader is told.
 
     A status is `finished`; `collapsed`: a loss or a weight became non-finite; `unfinished`: killed, failed or still
     running; `missing`: there is no such run; `incomplete`: it finished but did not log its numbers; `duplicated`: the
@@ -125,6 +125,7 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     cells["status"] = status.mask((status == "finished") & lost, "incomplete").astype(object)
     variants = pd.Series([json.loads(text) for text in cells["variant"]], cells.index, dtype=object)
     parts = [_described(mine, variants[mine.index], by_id) for _, mine in cells.groupby("sweep")]
+    cells["tested"] = cells["test_n"].astype(str) + " " + cells["labels"].fillna("")
     for name in (*VARIED, *DESCRIBED):
         cells[name] = pd.concat([part[name] for part in parts]) if parts else None
     cells["measure"] = cells["measure"].groupby(_rows(cells)).transform("max")  # of all seeds
@@ -274,8 +275,8 @@ def over_seeds(cells: pd.DataFrame, *more: str) -> pd.DataFrame:
         `test_mean`, `test_std` (ddof 1), `val_mean`, `val_std` over the n seeds, fractions; means of `val_loss` and
         `loss`; medians of MEDIANS; `collapsed`, seeds whose run at that rate is so, or whose whole grid where there is
         no rate; `status`: `finished` if n > 0, `collapsed` if all seeds are, else the first other one; `grid`, the runs
-        of all rates, and `lacking`, those that have not ended; `run_ids` of the n runs; `tested`, what all of these
-        were tested on, or None.
+        of all rates, and `lacking`, those that have not ended; `run_ids` of the n runs; `tested`, equal in rows that
+        were tested on the same examples.
     """
     by, kept = [*ROW, *more], [*VARIED, "facet", "words", "measure"]
     row = _rows(cells, *more)
@@ -287,8 +288,7 @@ def over_seeds(cells: pd.DataFrame, *more: str) -> pd.DataFrame:
     finished = at_rate[at_rate["status"] == "finished"]
     ended = pd.concat([at_rate, grid[~grid["row"].isin(at_rate["row"])]])
     seeds, runs = grid.groupby("row"), finished.groupby("row")
-    tested = finished["test_n"].astype(str) + " " + finished["labels"].fillna("")
-    same = tested.groupby(finished["row"])
+    same = runs["tested"]
     frame = cells.loc[~row.duplicated(), [*by, *kept]].reset_index(drop=True)
     frame = frame.assign(
         lr=at_rate.groupby("row")["lr"].first(),
@@ -308,7 +308,7 @@ def over_seeds(cells: pd.DataFrame, *more: str) -> pd.DataFrame:
         grid=seeds.size(),
         lacking=grid["status"].isin(STATUSES[2:]).groupby(grid["row"]).sum(),
         run_ids=runs["run_id"].agg(" ".join),
-        tested=same.first().where(same.nunique() == 1),
+        tested=same.first().mask(same.nunique() > 1, runs["run_id"].first()),
     )
     status = frame["status"].fillna("collapsed").mask(frame["n"] > 0, "finished")
     return frame.assign(status=status, run_ids=frame["run_ids"].fillna(""))

@@ -46,6 +46,10 @@ def run_losses(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
         the cells the fields of `Arrival`, with the level's number behind their names.
     """
     ended = cells[cells["status"].isin(["finished", "collapsed"]) & (cells["line"] != "")]
+    several = {(run["model"], run["task"], _of_task(run)) for run in ended.to_dict("records")}
+    if len(several) > 1:
+        named = " and ".join(map(str, sorted(several)[:2]))
+        raise LogError(f"lines are of one model and task, but {cells['sweep'].iloc[0]} has {named}")
     untrained = ended.loc[ended["steps"] == 0, "val_loss"].max()
     levels, budget = levels_of(cells), budget_of(ended)
     backwards = 2 * ended["optimizer"].isin(BACKPROPAGATING)
@@ -55,6 +59,12 @@ def run_losses(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
     columns = list(dict.fromkeys([*LOSSES, AREA, "pass_ms", *(key for row in rows for key in row)]))
     losses = pd.DataFrame(rows, columns=columns, index=ended.index, dtype=float)
     return ended.assign(setting=[_setting(run) for run in runs]).join(losses)
+
+
+def _of_task(run: Mapping[Any, Any]) -> str:
+    """What a cell varies of its model and task, as JSON text."""
+    variant = json.loads(run["variant"])
+    return json.dumps({k: v for k, v in variant.items() if k.startswith(("model.", "task."))})
 
 
 def levels_of(cells: pd.DataFrame) -> list[float]:
@@ -213,7 +223,8 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
 def _to_level(runs: pd.DataFrame, i: int, base: str) -> pd.DataFrame:
     """`ratios` of one level, their p-values corrected over the family."""
     at = {f"{key}_{i}": key for key in Arrival._fields}
-    found = ratios(runs[["line", "seed", *at]].rename(columns=at), base).drop(columns="seeds")
+    pairs = runs.assign(seed=runs["seed"].where(_same_examples(runs, base)))
+    found = ratios(pairs[["line", "seed", *at]].rename(columns=at), base).drop(columns="seeds")
     claimed = runs.groupby("line", sort=False)["role"].first() == FAMILY
     found["p_holm"] = _corrected(found["p_value"].where(claimed), claimed)
     return found.add_suffix(f"_{i}")
@@ -273,7 +284,18 @@ def _mean(runs: pd.DataFrame, key: str, name: str) -> pd.DataFrame:
 
 
 def _gaps(runs: pd.DataFrame, other: pd.Series) -> pd.Series:
-    """Each run's loss minus that of the run of line `other` with the same seed; NaN where there is none."""
+    """Each run's loss minus that of the run of line `other` with the same seed and examples, NaN without one."""
     theirs = runs.set_index(["line", "seed"])[AT_END].rename("theirs")
     beside = runs.assign(line=other).join(theirs, on=["line", "seed"])["theirs"]
-    return runs[AT_END] - beside.where(other != runs["line"])
+    return runs[AT_END] - beside.where((other != runs["line"]) & _same_examples(runs, other))
+
+
+def _same_examples(runs: pd.DataFrame, other: Any) -> pd.Series:
+    """Whether each run was tested on the examples of the run of line `other` with the same seed, as far as logged."""
+    told = ["labels", "test_n"]
+    theirs = runs.set_index(["line", "seed"])[told].add_suffix("_theirs")
+    both = runs.assign(line=other).join(theirs, on=["line", "seed"])
+    unlike = [
+        both[k].ne(both[f"{k}_theirs"]) & both[[k, f"{k}_theirs"]].notna().all(axis=1) for k in told
+    ]
+    return ~(unlike[0] | unlike[1])
