@@ -24,7 +24,7 @@ def main() -> int:
     if asked.estimate:
         from zo.run import fit
 
-        return fit.show(cfg for cfg, _ in asked.cells)
+        return fit.show((cfg for cfg, _ in asked.cells), asked.gpu)
     if asked.multirun:
         from launch import multirun  # here: --help needs nothing of it
 

@@ -1,5 +1,6 @@
 """Memory and time by a formula: near what an H200 measured, and what the page's table says."""
 
+import json
 import re
 from pathlib import Path
 
@@ -75,3 +76,50 @@ def test_an_estimate_is_one_line_from_the_configuration_alone(counts, capsys):
         (run,) = command_line.runs([*other, "adapter=lora", "lr=1e-6"])
         fit.show([run])
         assert capsys.readouterr().out.endswith("; no time is known\n"), "these were not timed"
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008}
+LLAMA |= {"num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000}
+CHATS = "task=completion task.path=chats.jsonl "
+VERDICTS = [
+    ("model=opt-1.3b precision=bf16", 24, ["fits into 24 GiB, ", " GB to spare"]),
+    (
+        "model=opt-13b optimizer=hizoo",
+        80,
+        ["does not fit into 80 GiB", "with precision=bf16, or with"],
+    ),
+    ("model=opt-13b optimizer=hizoo", 1, ["no change here is enough"]),
+    (
+        CHATS + "model=opt-1.3b precision=bf16",
+        16,
+        ["logits at most 4.94", "it would with eval_tokens=2048"],
+    ),
+    ("model=opt-1.3b optimizer=adam", 24, ["plus stored activations, not counted"]),
+]
+
+
+@pytest.mark.parametrize(("typed", "gpu", "said"), VERDICTS)
+def test_an_estimate_says_whether_a_run_fits_and_what_makes_it_fit(typed, gpu, said, capsys):
+    """What it advises is a command line that fits."""
+    words = [*typed.split(), "lr=1e-6"]
+    asked = command_line.check_command_line(["--estimate", f"gpu={gpu}", *words])
+    assert fit.show([cfg for cfg, _ in asked.cells], asked.gpu) == 0
+    found = capsys.readouterr().out
+    assert [of for of in said if of not in found] == []
+    if changes := re.findall(r"with ([a-z_.]+=[^;,]*)(?=[,;])", found):
+        for change in changes:
+            (run,) = command_line.runs([*words, *change.split()])
+            assert "fits into" in fit.estimate(run, None, gpu)
+
+
+def test_a_models_own_config_decides_its_size_and_without_one_it_says_what_to_write(
+    tmp_path, capsys
+):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (own,) = command_line.runs(["model=opt-13b", f"model.path={tmp_path}", "lr=1e-6"])
+    assert fit.sizes(own)[0] == 6_738_415_616, "Llama 2's 7B"
+    (hub,) = command_line.runs(["model=opt-13b", "model.path=nobody/has-it", "lr=1e-6"])
+    assert fit.show([hub]) == 2
+    said = capsys.readouterr().err
+    written = json.loads(re.search(r"config\.json by hand, as (\{.*\})", said)[1])
+    assert written == LLAMA

@@ -66,6 +66,7 @@ class CommandLine:
         cells: The runs in order, each with the line that it is of, if the sweep has lines.
         typed_sweeps: Keys that were typed with several values.
         estimate: Whether memory and time are asked for, and no run.
+        gpu: GiB of the GPU that the estimate is compared with, typed as `--estimate gpu=24`.
     """
 
     overrides: tuple[str, ...]
@@ -76,6 +77,7 @@ class CommandLine:
     cells: list[tuple[RunConfig, Line | None]]
     typed_sweeps: tuple[str, ...] = ()
     estimate: bool = False
+    gpu: float | None = None
 
     @property
     def swept(self) -> tuple[str, ...]:
@@ -139,9 +141,14 @@ def check_command_line(argv: Sequence[str]) -> CommandLine | None:
             return None
         if unknown:
             raise ConfigError([_unknown_option(word) for word in unknown])
+        gpu = None
+        if args.estimate:
+            gpus = [word for word in args.overrides if word.startswith("gpu=")]
+            args.overrides = [word for word in args.overrides if word not in gpus]
+            gpu = _gib(gpus[-1]) if gpus else None
         asked = read(args.overrides, multirun=args.multirun)
         if args.estimate:
-            return replace(asked, estimate=True)
+            return replace(asked, estimate=True, gpu=gpu)
         configs = [cfg for cfg, _ in asked.cells]
         places = [directory_problem(out) for out in dict.fromkeys(cfg.out for cfg in configs)]
         if len(configs) == 1 and not args.multirun:  # a multirun goes on with its other runs
@@ -155,6 +162,14 @@ def check_command_line(argv: Sequence[str]) -> CommandLine | None:
         for problem in error.problems:
             print(f"  {problem}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _gib(word: str) -> float:
+    """Returns the number of `gpu=24`."""
+    value = word.removeprefix("gpu=")
+    if not re.fullmatch(r"\d+(\.\d+)?", value) or not float(value):
+        raise ConfigError([Problem("gpu", value, "must be the GPU's memory in GiB, as gpu=24")])
+    return float(value)
 
 
 def _options() -> argparse.ArgumentParser:

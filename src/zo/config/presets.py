@@ -156,6 +156,11 @@ def read_also(task: TaskConfig) -> list[tuple[str, str]]:
         return [("also", f"must have values as conf/task: {error}")]
 
 
+def own_path(name: str) -> str | None:
+    """Returns the path in a model's file; None if there is no such file."""
+    return _files("model").get(name, {}).get("path")
+
+
 def _follow_content(model: ModelConfig, files: dict[str, dict[str, Any]]) -> None:
     """Gives a model that no file describes the kind that its own config.json says, and rates of a model of its size."""
     content = _content(model.path, model.revision)

@@ -4,24 +4,32 @@ From the configuration no weights are loaded and nothing is measured. Memory is 
 `restore=subtract noise=torch`; `noise=philox` needs less. Times are those of an H200.
 """
 
+import copy
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import torch
 
-from zo.config import RunConfig
-from zo.lm.adapters.config import PeftAdapter
+from zo.config import RunConfig, presets
+from zo.config.checks import problems
+from zo.lm.adapters.config import ADAPTERS, PeftAdapter
+from zo.lm.baselines import BASELINES
 from zo.lm.config import ModelError
 from zo.lm.load import random_weights
-from zo.lm.scoring.candidates import CandidateScorer, length_batches
-from zo.optim import MethodConfig
+from zo.lm.scoring.candidates import STATES, CandidateScorer, length_batches
+from zo.optim import OPTIMIZERS, MethodConfig
 from zo.run import memory
 from zo.run.assembly import Session
 from zo.run.hours import StepTime, kind_of, step_times
 from zo.run.store.directory import directory_of
 from zo.run.store.rows import evaluates
+from zo.tasks import package_files
 from zo.weights.constraints import RESTORE_POLICIES
 
 STORED = {"int8": 1.0, "int4": 0.5, "nf4": 0.5}
@@ -34,16 +42,68 @@ OFTEN = 0.5
 """Share of the evaluations that score the test split, too: those with a new best."""
 
 
-_SIZES: dict[str, tuple[int, int]] = {}
+CUDA_GB = 1.0
+"""Of the CUDA context and what is in no tensor."""
+
+CHANGES = (
+    "eval_tokens=2048",
+    "precision=bf16",
+    "precision=bf16 eval_tokens=2048",
+    "optimizer=mezo",
+    "adapter=lora",
+    "adapter=lora precision=bf16",
+    "adapter=lora model.quantization=int8",
+    "adapter=lora model.quantization=int8 precision=bf16 eval_tokens=2048",
+    "adapter=lora model.quantization=int4 precision=bf16 eval_tokens=2048",
+    "model.offload=cpu precision=bf16 precision.restore=streamed eval_tokens=2048",
+)
+"""What makes a run smaller, as typed, the smaller change first."""
+
+BY_HAND = (
+    "without a network write a directory's config.json by hand, as"
+    ' {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,'
+    ' "num_attention_heads": 32, "vocab_size": 32000}, and give model.path=DIRECTORY'
+)
+
+
+class Sizes(NamedTuple):
+    """Numbers of a model: its weights, those of its largest tensor, its width and its vocabulary."""
+
+    total: int
+    largest: int
+    hidden: int
+    vocabulary: int
+
+
+_SIZES: dict[str, Sizes] = {}
+
+
+def sizes_of(cfg: RunConfig) -> Sizes:
+    """Returns a model's numbers, by its own config.json, or by conf/model for a path that is written there.
+
+    Raises:
+        ModelError: If neither is here.
+    """
+    model = cfg.model
+    if model.weights == "pretrained" and not model.gguf_file:
+        here = False
+        with suppress(FileNotFoundError):  # a pip package that is not installed
+            here = Path(package_files.resolve(model.path), "config.json").is_file()
+        if here or model.path != presets.own_path(model.name):
+            model = replace(model, architecture={})
+    if (key := repr(model)) not in _SIZES:
+        found = random_weights(model, torch.float32, torch.device("meta")).model
+        counts = [p.numel() for p in found.parameters()]
+        text = found.config.get_text_config()
+        _SIZES[key] = Sizes(
+            sum(counts), max(counts), getattr(text, "hidden_size", 0), text.vocab_size
+        )
+    return _SIZES[key]
 
 
 def sizes(cfg: RunConfig) -> tuple[int, int]:
     """Returns how many weights the model has, and its largest tensor."""
-    if (key := repr(cfg.model)) not in _SIZES:
-        model = random_weights(cfg.model, torch.float32, torch.device("meta")).model
-        counts = [p.numel() for p in model.parameters()]
-        _SIZES[key] = sum(counts), max(counts)
-    return _SIZES[key]
+    return sizes_of(cfg)[:2]
 
 
 def step_gb(method: MethodConfig, size: int, counts: tuple[int, int]) -> dict[str, float]:
@@ -71,9 +131,10 @@ def formula_ms(cfg: RunConfig) -> float | None:
     return step_ms(cfg.optimizer, weights_gb)
 
 
-def estimate(cfg: RunConfig, step: StepTime | None) -> str:
-    """Returns a run's memory and time in one line."""
-    (total, largest), size = sizes(cfg), getattr(torch, cfg.precision.dtype).itemsize
+def needed_gb(cfg: RunConfig) -> dict[str, float]:
+    """Returns GB of the parts of a run's memory, but for activations; logits are the most that there can be."""
+    (total, largest, _, vocabulary) = sizes_of(cfg)
+    size = getattr(torch, cfg.precision.dtype).itemsize
     parts = step_gb(cfg.optimizer, size, (total, largest))
     if RESTORE_POLICIES[cfg.precision.restore].copies:
         parts["copy"] = parts["weights"]
@@ -83,8 +144,23 @@ def estimate(cfg: RunConfig, step: StepTime | None) -> str:
         parts["weights"] = ((total - largest) * STORED[form] + largest * size) / 1e9
     if cfg.model.offload is not None:
         parts["weights"] = 2 * largest * size / 1e9
+    if cfg.objective.of(cfg.task) in ("lm", "completion") and cfg.task.kind == "completion":
+        tokens = max(cfg.eval_tokens, cfg.batch_size * cfg.task.max_length)
+        each = size + (4 if cfg.precision.loss == "float32" else size)
+        parts["logits at most"] = tokens * vocabulary * each / 1e9
+    return parts
+
+
+def estimate(cfg: RunConfig, step: StepTime | None, gpu: float | None = None) -> str:
+    """Returns a run's memory and time in one line, and whether it fits into so many GiB."""
+    parts = needed_gb(cfg)
     said = ", ".join(f"{name} {gb:.3g}" for name, gb in parts.items() if gb)
-    needs = f"about {sum(parts.values()):.3g} GB ({said}) and the activations of {cfg.eval_tokens:,} tokens"
+    beside = f"and the activations of {cfg.eval_tokens:,} tokens"
+    if not cfg.optimizer.replays and cfg.optimizer.name not in BASELINES:
+        beside = "plus stored activations, not counted"
+    needs = f"about {sum(parts.values()):.3g} GB ({said}) {beside}"
+    if gpu is not None:
+        needs += f"; {_verdict(cfg, gpu)}"
     if step is None:
         return f"{needs}; no time is known"
     each = step.ms / 1000
@@ -92,17 +168,60 @@ def estimate(cfg: RunConfig, step: StepTime | None) -> str:
     return f"{needs}; {takes}, without evaluations"
 
 
-def show(runs: Iterable[RunConfig]) -> int:
+def _left_gb(cfg: RunConfig, gpu: float) -> float:
+    """Returns how much of a GPU's GiB a run leaves, GB; less than 0 if it does not fit."""
+    size = getattr(torch, cfg.precision.dtype).itemsize
+    states = STATES * sizes_of(cfg).hidden * size * cfg.eval_tokens / 1e9
+    return gpu * memory.GIB / 1e9 - sum(needed_gb(cfg).values()) - states - CUDA_GB
+
+
+def _verdict(cfg: RunConfig, gpu: float) -> str:
+    """Returns whether a run fits, by how much, and which changes make it fit."""
+    left, with_ = (
+        _left_gb(cfg, gpu),
+        f"with activations of a forward pass and {CUDA_GB:g} GB of CUDA",
+    )
+    if left >= 0:
+        return f"fits into {gpu:g} GiB, {left:.3g} GB to spare {with_}"
+    fitting = []
+    for change in CHANGES:
+        changed = _changed(cfg, change.split())
+        if changed is not None and _left_gb(changed, gpu) >= 0:
+            fitting.append(change)
+    fitting = [of for of in fitting if not any({*o.split()} < {*of.split()} for o in fitting)]
+    what = f"it would with {', or with '.join(fitting)}" if fitting else "no change here is enough"
+    return f"does not fit into {gpu:g} GiB, {-left:.3g} GB too much {with_}; {what}"
+
+
+def _changed(cfg: RunConfig, words: Iterable[str]) -> RunConfig | None:
+    """Returns a run with settings as typed; None if they are there already or do not go together."""
+    cfg, before = copy.deepcopy(cfg), cfg
+    for key, _, value in (word.partition("=") for word in words):
+        if key == "optimizer":
+            cfg.optimizer = OPTIMIZERS[value].config()
+        elif key == "adapter":
+            cfg.adapter = ADAPTERS[value]()
+        elif key == "precision":
+            cfg.precision.dtype = "bfloat16"
+        else:
+            group, _, name = key.rpartition(".")
+            node = getattr(cfg, group) if group else cfg
+            setattr(node, name, int(value) if value.isdecimal() else value)
+    return None if cfg == before or problems(cfg) else cfg
+
+
+def show(runs: Iterable[RunConfig], gpu: float | None = None) -> int:
     """Prints the estimate of each model, precision and method; returns the exit status."""
     every = list(runs)
     named = {(r.model.name, r.precision.name, r.adapter.name, r.optimizer.name): r for r in every}
     times = step_times([(run, directory_of(run)) for run in every], {})
     try:
         for names, run in named.items():
-            said = estimate(run, times[kind_of(run)])
+            said = estimate(run, times[kind_of(run)], gpu)
             print(f"{' '.join(names).replace(' none ', ' ')}: {said}")
     except ModelError as error:
-        print(error, file=sys.stderr)
+        here = package_files.is_path(run.model.path)
+        print(f"{error}{'' if here else f'; {BY_HAND}'}", file=sys.stderr)
         return 2
     return 0
 
