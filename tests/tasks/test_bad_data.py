@@ -32,6 +32,10 @@ def chat(*turns):
     return {"messages": [{"role": role, "content": text} for role, text in turns]}
 
 
+def pairs(row):
+    return lines(*[json.dumps(row)] * 9)
+
+
 def stored(*texts, names=("text", "label")):
     """Returns a parquet file of texts, whose label stands beside each."""
     labels = ["label" if text == "text" else text for text in texts]
@@ -47,6 +51,7 @@ TICKETS = lines(
     "id,kind_id,words,team", *[f"{i},{i % 2},word {i},{'abc'[i % 3]}" for i in range(12)]
 )
 CHATS = lines(*[json.dumps(chat(("user", "a"), ("assistant", "b")))] * 9)
+PREFERENCE = {"kind": "preference"}
 COMPLETION, CONVERSATION = {"kind": "completion"}, {"kind": "completion", "template": "any"}
 WHOLE = {"label": "label", "prompt": "{text}", "candidates": ["0", "1"]}
 WHOLE |= {"validation_split": None, "test_split": None}
@@ -108,6 +113,17 @@ REFUSED = [
     ("x.jsonl", CHATS, COMPLETION, r"task\.messages: the model's tokenizer has no chat template"),
     ("x.jsonl", lines(*[json.dumps(chat(("user", "a")))] * 9), CONVERSATION,
         r"task\.messages: row \d+ ends with the role 'user'"),
+    ("x.jsonl", pairs({"chosen": "a"}), PREFERENCE, r"task\.rejected: none of the columns chosen is called rejected"),
+    ("x.jsonl", pairs({"chosen": "a b", "rejected": "a b"}), PREFERENCE,
+        r"task\.rejected: chosen and rejected are equal in 7 of 7 rows of split 'train' \(the first is row \d"),
+    ("x.jsonl", pairs({"chosen": "a b", "rejected": " "}), PREFERENCE,
+        r"task\.rejected: 7 of 7 rows of split 'train' have nothing in rejected"),
+    ("x.jsonl", "", PREFERENCE, r"task\.path: .*x\.jsonl is empty"),
+    ("x.jsonl", pairs({"chosen": chat(("user", "a"))["messages"], "rejected": "b"}), PREFERENCE,
+        r"task\.rejected: row \d has no list of \{role, content\}"),
+    ("x.jsonl", pairs({"chosen": chat(("user", "a"))["messages"], "rejected": chat(("user", "b"))["messages"]}),
+        PREFERENCE | {"template": "any"},
+        r"task\.rejected: row \d, counted from 0: chosen and rejected begin with different messages; begin both"),
     ("x.csv", CSV, {"candidates": [" bad", " "]}, r"task\.candidates: ' ' is empty"),
     ("x.csv", CSV, {"prompt": "{text} It wa", "candidates": ["s", " great"]},
         r"task\.candidates: 's' changes the last tokens of the prompt '.* It wa'"),

@@ -385,6 +385,45 @@ def test_lists_of_messages_go_through_the_chat_template(row, kind, tmp_path):
     assert read.answered == ("conversations" in row or kind == "prompts")
 
 
+GOOD, BAD = ({"role": "assistant", "content": of} for of in ("k", "z"))
+PREFERENCES = {
+    "explicit texts": ({"prompt": "the film", "chosen": " was great", "rejected": " was bad"}, "</s>the film",
+        [" was great</s>", " was bad</s>"]),
+    "texts with their prompt": ({"chosen": "the film was great", "rejected": "the film was bad"}, "</s>the film was",
+        [" great</s>", " bad</s>"]),
+    "in the middle of a word": ({"chosen": "the best", "rejected": "the be"}, "</s>the", [" best</s>", " be</s>"]),
+    "below a line": ({"chosen": "q?\nwas it", "rejected": "q?\nit was"}, "</s>q?\n", ["was it</s>", "it was</s>"]),
+    "columns by name": ({"question": "the film", "preferred": " k", "dispreferred": " z"}, "</s>the film",
+        [" k</s>", " z</s>"]),
+    "explicit turns": ({"prompt": [ASK], "chosen": [GOOD], "rejected": [BAD]}, "<user> q<assistant> ",
+        ["k</s>", "z</s>"]),
+    "turns and texts": ({"prompt": [ASK], "chosen": "k", "rejected": "z"}, "<user> q<assistant> ", ["k</s>", "z</s>"]),
+    "turns with their prompt": ({"chosen": [ASK, GOOD], "rejected": [ASK, BAD]}, "<user> q<assistant> ",
+        ["k</s>", "z</s>"]),
+    "a prompt twice": ({"prompt": "q", "chosen": [ASK, GOOD], "rejected": [ASK, BAD]}, "<user> q<assistant> ",
+        ["k</s>", "z</s>"]),
+    "several turns": ({"chosen": [ASK, GOOD, ASK, BAD], "rejected": [ASK, GOOD]}, "<user> q<assistant> ",
+        ["k</s><user> q<assistant> z</s>", "k</s>"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "prompt", "answers"), PREFERENCES.values(), ids=PREFERENCES)
+def test_pairs_are_found_in_texts_and_turns_with_and_without_a_prompt(
+    row, prompt, answers, tmp_path
+):
+    """A prompt that both answers contain is that of TRL, but for whole words and a last answer."""
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, [row] * 10)))
+    task, _ = complete(own(tmp_path / "x.jsonl", "preference"))
+    assert complete(task) == (task, [])
+    train, tokens = load_splits(task).train, tokenizer()
+    tokens.chat_template = CHAT
+    found = tokenize(task, tokens, train, "decoder")[0]
+    assert tokens.decode(found.prompt_ids) == prompt
+    assert list(map(tokens.decode, found.candidate_ids)) == answers
+    assert check_splits(task, load_splits(task))[0].startswith("task.path: 1 of 1 validation")
+    assert load_file(task, tmp_path / "x.jsonl").answered
+
+
 def test_rows_that_are_there_twice_are_told_and_the_first_shown_as_text_and_as_tokens(tmp_path):
     twice = [{"id": i // 2, **row} for i, row in enumerate(ROWS)]
     task, notes = complete(own(write(tmp_path / "mine.jsonl", twice)))

@@ -194,6 +194,8 @@ def _of_objective(run: RunConfig) -> Iterator[Rule]:
          f"must be another: task.kind={task.kind}, and it is for {' and '.join(kinds)}", name),
         (rewarded and task.own_measure, "task.measure",
          "must be null with objective=reward, whose evaluations report the reward"),
+        (task.kind == "preference" and method.name in ("icl", "linear_probe"), "optimizer",
+         "must be another: preferences have no classes"),
         (rewarded and not rated_by, "objective.function", "must be given, as rules.py:score", ...),
         ("reasoning_gym" in rated_by and not task.generated_by(), "objective.function",
          "is for task=reasoning_gym, whose problems it generates", "reasoning_gym"),

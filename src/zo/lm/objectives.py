@@ -14,7 +14,7 @@ from zo.lm.load import Loaded
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.collate import Batch
 from zo.tasks.config import TaskConfig
-from zo.tasks.objective import OF_TEXT, ObjectiveConfig
+from zo.tasks.objective import OF_PAIRS, OF_TEXT, ObjectiveConfig
 
 if TYPE_CHECKING:
     from zo.lm.scoring.texts import TextScorer
@@ -91,6 +91,12 @@ def scorers(
         if pairs:
             raise ModelError("objective=metric: is for decoders and masked models")
         scored = MetricScorer(*given, "classification", graphs, processes, metric=objective.metric)
+    elif name in OF_PAIRS:
+        from zo.lm.scoring.preferences import PreferencePairScorer, PreferenceScorer
+
+        scored = (PreferencePairScorer if pairs else PreferenceScorer)(
+            *given, name, graphs and not pairs, processes, objective=objective
+        )
     elif pairs:
         from zo.lm.scoring.encoder_decoder import EncoderDecoderScorer
 

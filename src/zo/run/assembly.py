@@ -164,6 +164,8 @@ class Also:
             task, _ = complete(TaskConfig(**cfg.task.also))
             validation = load_splits(task).validation
             limits = replace(cfg.objective, name="task", function=None, functions={})
+            if task.kind == "preference":  # without a reference
+                limits = replace(limits, name="simpo")
             _, evaluator = scorers(loaded, task, limits, cfg.precision.loss, False, processes)
             examples = tokenize(task, loaded.tokenizer, validation, cfg.model.kind)
             evaluator.check(examples)

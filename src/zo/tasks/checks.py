@@ -10,6 +10,7 @@ from typing import Any
 from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.conversations import is_empty
 from zo.tasks.examples import Example, Splits
+from zo.tasks.preferences import pair_of
 from zo.tasks.prompts import Encoded, render
 from zo.tasks.templates import fill, typed
 
@@ -149,6 +150,8 @@ def _stands_in(answer: str, prompt: str) -> bool:
 
 def _text(task: TaskConfig, example: Example) -> str:
     """Returns the key by which two examples are duplicates: the prompt, with the completion if there is one."""
+    if task.kind == "preference":
+        return str(pair_of(task, example.fields)) + (render(task, example) if task.prompt else "")
     if task.messages is not None:
         return str(example.fields[task.messages])
     completion = task.completion if task.references is None else None
@@ -212,6 +215,8 @@ def preview(
         scored = tokens.trained or [True] * len(answer)
         shown = (visible(tokenizer, token) for token in answer[:TOKENS])
         end = "".join(f"[{of}]" if own else of for of, own in zip(shown, scored, strict=False))
+        if task.kind == "preference":
+            lines.append(f"  and not {shortened(tokenizer.decode(tokens.candidate_ids[1]))!r}")
         lines.append(f"  {len(tokens.prompt_ids)} + {len(answer)} tokens: {prompt} {end}")
     return lines
 

@@ -8,7 +8,7 @@ from typing import Any
 # What omegaconf calls MISSING: a value that the YAML file or the command line has to give.
 MISSING: Any = "???"
 
-KINDS = ("classification", "completion", "prompts")
+KINDS = ("classification", "completion", "prompts", "preference")
 OBJECTIVES = ("classification", "lm")
 MEASURES = ("exact_match", "f1", "rouge_l")
 """Measures of generated text, see `zo.tasks.measures`."""
@@ -47,7 +47,7 @@ class TaskConfig:
         path: a csv, tsv, json, jsonl or parquet file, a hub id, a directory of a dataset, or a file format
             (csv, json, parquet) read from `data_files`.
         kind: ``classification``: candidates, of which one is true; ``completion``: a text that follows the prompt;
-            ``prompts``: prompts alone.
+            ``prompts``: prompts alone; ``preference``: two answers to a prompt, of which one is preferred.
         subset: the hub's configuration name, e.g. ``sst2`` of ``nyu-mll/glue``.
         data_dir: folder inside the repository or directory that holds this task's files.
         revision: the hub's commit or branch.
@@ -68,6 +68,9 @@ class TaskConfig:
         messages: column with a conversation. The tokenizer's chat template renders it; the assistant's last
             message is the completion. Messages may have `tool_calls`; a column `tools` goes to the template, too.
         turns: which of the assistant's messages are trained: the ``last``, or ``all`` in one pass.
+        chosen: of preferences: column or template of the preferred answer, or column with a conversation that ends
+            with it.
+        rejected: of preferences: the same of the other answer. Without a prompt, what both begin with is the prompt.
         references: column with all right answers, for `measure`; None: the completion.
         measure: of generated text: ``exact_match``, ``f1``, ``rouge_l``, or ``my.py:function``, which is called as a
             reward function is; None: accuracy of a classification, perplexity of completions.
@@ -119,6 +122,8 @@ class TaskConfig:
     completion: str | None = None
     messages: str | None = None
     turns: str = "last"
+    chosen: str | None = None
+    rejected: str | None = None
     references: str | None = None
     measure: str | None = None
     select_by: str | None = None

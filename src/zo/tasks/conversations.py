@@ -33,6 +33,10 @@ JOINED = " + "
 """Separator of the columns in `task.messages` that together form a conversation."""
 
 
+ANSWERED = ("completion", "preference")
+"""Kinds of tasks whose conversations end with an answer."""
+
+
 def is_conversation(value: Any) -> bool:
     """Returns whether a cell is a list of messages."""
     messages = value if isinstance(value, list) else []
@@ -52,18 +56,20 @@ def parts_of(messages: str | None, names: Sequence[str]) -> list[str]:
     return [messages] if messages in names else messages.split(JOINED)
 
 
-def conversations(task: TaskConfig, rows: Rows) -> list[list[dict[str, Any]]]:
-    """Returns the conversation of each row; for tasks of prompts that of the first column.
+def conversations(
+    task: TaskConfig, rows: Rows, key: str = "messages"
+) -> list[list[dict[str, Any]]]:
+    """Returns the conversation of each row, from the columns that a key names; of prompts from the first column.
 
     Raises:
         TaskError: If a row has none, or a message is not text; names the row.
     """
-    columns = parts_of(str(task.messages), rows.names)
-    columns = columns if task.kind == "completion" else columns[:1]
+    columns = parts_of(str(getattr(task, key)), rows.names)
+    columns = columns if task.kind in ANSWERED else columns[:1]
     for column in columns:
-        rows.require(column, "messages")
+        rows.require(column, key)
     cells = map(rows.values, columns)
-    return [_joined(of, row) for row, *of in zip(rows.numbers.tolist(), *cells, strict=True)]
+    return [_joined(of, row, key) for row, *of in zip(rows.numbers.tolist(), *cells, strict=True)]
 
 
 def tools_of(rows: Rows) -> list[Any]:
@@ -93,14 +99,14 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def _joined(cells: Sequence[Any], row: int) -> list[dict[str, Any]]:
+def _joined(cells: Sequence[Any], row: int, key: str) -> list[dict[str, Any]]:
     """Returns a row's columns as one conversation; a text after the first column is the assistant's message."""
     found = []
     for i, cell in enumerate(cells):
         turns = [{"role": "assistant", "content": cell}] if i and isinstance(cell, str) else cell
         if not is_conversation(turns):
             raise TaskError(
-                f"task.messages: row {row} has no list of {{role, content}}; rows count from 0"
+                f"task.{key}: row {row} has no list of {{role, content}}; rows count from 0"
             )
         found += [_message(turn, row) for turn in turns]
     return found

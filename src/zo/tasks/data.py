@@ -12,6 +12,7 @@ import numpy as np
 
 from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.examples import Example, Splits
+from zo.tasks.preferences import check_pairs
 from zo.tasks.reading import read_split
 from zo.tasks.rows import Rows, Written, check_labels, plain, same
 from zo.tasks.templates import MADE, columns, is_text, shown, task_columns, typed
@@ -51,6 +52,8 @@ def _incomplete(task: TaskConfig) -> bool:
         return None in (task.prompt or task.messages, task.candidates, task.label)
     if task.messages is not None:
         return False
+    if task.kind == "preference":
+        return "{" not in str(task.chosen) or "{" not in str(task.rejected)
     return task.prompt is None or (task.kind == "completion" and task.completion is None)
 
 
@@ -240,7 +243,7 @@ def _examples(
         needed = field in extra or key == "candidates"
         blank = [_is_missing(v, needed) for v in columns[field]]
         _require_values(f"task.{key}", split, field, blank, places)
-    for key in ("prompt", "completion"):
+    for key in ("prompt", "completion", "chosen", "rejected"):
         if texts := [columns[f] for f, k in fields.items() if k == key]:
             blank = [all(map(_is_missing, values)) for values in zip(*texts, strict=True)]
             named = ", ".join(f for f, k in fields.items() if k == key)
@@ -251,10 +254,12 @@ def _examples(
         columns[task.messages] = conversations(task, chosen)
         if TOOLS in chosen.names:
             columns[TOOLS] = tools_of(chosen)
+        if task.rejected is not None:
+            columns[task.rejected] = conversations(task, chosen, "rejected")
     kept = {f: of for f, of in columns.items() if f in fields or f != task.label or task.choices}
     values = columns.get(str(task.label), [])
     every = {name: chosen.values(name) for name in chosen.names} if all_columns else {}
-    return [
+    found = [
         Example(
             {field: of[i] for field, of in kept.items()},
             0 if task.kind != "classification" else _label(task, columns, values, i, places[i]),
@@ -263,6 +268,9 @@ def _examples(
         )
         for i in range(len(places))
     ]
+    if task.kind == "preference":
+        check_pairs(task, split, found)
+    return found
 
 
 def _is_missing(value: Any, or_blank: bool = True) -> bool:

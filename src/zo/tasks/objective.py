@@ -8,7 +8,13 @@ from typing import Any
 
 from zo.tasks.config import TaskConfig
 
-NAMES = ("task", "classification", "lm", "completion", "metric", "generation", "reward")
+NAMES = (
+    *("task", "classification", "lm", "completion"),
+    *("dpo", "simpo", "metric", "generation", "reward"),
+)
+OF_PAIRS = ("dpo", "simpo")
+"""Objectives of preferences."""
+
 OF_TEXT = ("generation", "reward")
 """Objectives that generate text."""
 
@@ -22,6 +28,7 @@ FITS = {
     "completion": ("completion",),
     "generation": ("completion",),
     "reward": ("completion", "prompts"),
+    **dict.fromkeys(OF_PAIRS, ("preference",)),
 }
 """Objective -> kinds of tasks that it can be used with."""
 
@@ -36,6 +43,10 @@ class ObjectiveConfig:
             ``metric``: a measure of the mini-batch's predictions, negated.
             ``generation``: `task.measure` of generated texts, negated.
             ``reward``: the mean of a function of prompts and generated texts, negated.
+            ``dpo``, ``simpo``: −log σ of the margin between the chosen and the rejected answer, see
+            `zo.lm.scoring.preferences`.
+        beta: of ``dpo`` and ``simpo``: factor of the rewards, > 0.
+        gamma: of ``simpo``: margin that the rewards are to have, ≥ 0.
         metric: of ``metric``: ``accuracy``, or ``f1``, the mean over the classes.
         function: of ``reward``: ``module:function`` or ``file.py:function``, see docs/rewards.md; or a grader's name,
             one of `NAMED_GRADERS`. Larger numbers are better.
@@ -50,6 +61,8 @@ class ObjectiveConfig:
 
     name: str = "task"
     metric: str = "accuracy"
+    beta: float = 0.1
+    gamma: float = 1.0
     function: str | None = None
     functions: dict[str, float] = field(default_factory=dict)
     on_error: Any = None
@@ -62,7 +75,8 @@ class ObjectiveConfig:
         """Returns the objective's name; without one the task's objective."""
         if self.name != "task":
             return self.name
-        return {"completion": "completion", "prompts": "reward"}.get(task.kind, task.objective)
+        own = {"completion": "completion", "prompts": "reward", "preference": "dpo"}
+        return own.get(task.kind, task.objective)
 
     def rated_by(self, task: TaskConfig) -> dict[str, float]:
         """Returns the weight of each function that rates a task's texts, by its address or name."""
@@ -88,6 +102,10 @@ class ObjectiveConfig:
         found = []
         if self.name not in NAMES:
             found.append(("name", f"must be one of {', '.join(NAMES)}"))
+        if not self.beta > 0:
+            found.append(("beta", "must be greater than 0"))
+        if not self.gamma >= 0:
+            found.append(("gamma", "must be at least 0"))
         if self.metric not in ("accuracy", "f1"):
             found.append(("metric", "must be accuracy or f1"))
         address = f"module:function, file.py:function, {' or '.join(NAMED_GRADERS)}"

@@ -19,8 +19,13 @@ COLUMNS = {
     "prompt": ("prompt", "instruction", "question", "input", "query", "source", "text"),
     "completion": ("completion", "response", "answer", "output", "target", "summary"),
     "messages": ("messages", "conversation", "conversations", "chat"),
+    "chosen": ("chosen", "chosen_response", "preferred"),
+    "rejected": ("rejected", "rejected_response", "dispreferred"),
 }  # fmt: skip
 """Key of the task -> names of columns for it, the preferred first."""
+
+PROMPTS = ("prompt", "instruction", "question")
+"""Columns that are the prompt of preferences; without one of them chosen and rejected contain it."""
 
 TAKEN = {"validation_split": SPLITS["validation"], "test_split": ("test",)}
 """Key of the task -> names of splits for it, the preferred first."""
@@ -53,8 +58,8 @@ def completed(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
         found += ", ".join(f"{label!r} is {word!r}" for label, word in pairs)
         notes += [*_alike(task), *_rare(task, rows)]
     else:
-        task = _completion(task, rows)
-        parts = ("messages", "prompt", "completion")
+        task = (_preference if task.kind == "preference" else _completion)(task, rows)
+        parts = ("messages", "prompt", "completion", "chosen", "rejected")
         found = ", ".join(f"{key} {value!r}" for key in parts if (value := getattr(task, key)))
     return task, [f"{task.path}: {found}", *notes, *_unused(task, rows)]
 
@@ -156,6 +161,22 @@ def _completion(task: TaskConfig, rows: Rows) -> TaskConfig:
     return replace(task, completion=_template(completion))
 
 
+def _preference(task: TaskConfig, rows: Rows) -> TaskConfig:
+    """Returns the task with its pairs: templates of texts, or columns with conversations."""
+    chosen = task.chosen or _find(rows, "chosen", "the preferred answer")
+    rejected = task.rejected or _find(rows, "rejected", "the other answer")
+    given = task.prompt or next((name for name in rows.names if name in PROMPTS), None)
+    column = str(given).strip("{}")
+    asked = column in rows.names and holds_conversations(rows, column)
+    name = chosen.strip("{}")
+    if asked or (name in rows.names and holds_conversations(rows, name)):
+        before = column + JOINED if asked else ""
+        messages, other = (before + of.strip("{}") for of in (chosen, rejected))
+        return replace(task, messages=messages, prompt=None, chosen=None, rejected=other)
+    prompt = given and _template(given)
+    return replace(task, prompt=prompt, chosen=_template(chosen), rejected=_template(rejected))
+
+
 def _named(rows: Rows, key: str, but: str | None = None) -> str:
     """Returns the column whose name fits a key; an empty text if there is none."""
     there = {name.strip().lower(): name for name in rows.names if name != but}
@@ -205,7 +226,8 @@ def _unused(task: TaskConfig, rows: Rows) -> list[str]:
     """Returns a warning about unused columns, if there are any."""
     named = [*task_columns(task), *(task.where or ()), str(task.label), str(task.references)]
     if task.messages is not None:
-        named += [*parts_of(task.messages, rows.names), TOOLS]
+        turns = (task.messages, task.rejected)
+        named += [TOOLS, *(part for of in turns for part in parts_of(of, rows.names))]
     used = {rows.column(name) for name in named}
     unused = [name for name in rows.names if name not in used]
     unused = [n for n in unused if n.lower() not in IDENTIFIERS and not n.startswith(UNNAMED)]

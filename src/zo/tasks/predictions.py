@@ -11,6 +11,7 @@ from typing import Any
 
 from zo.tasks.config import TaskConfig
 from zo.tasks.examples import Example
+from zo.tasks.preferences import NAMES as PAIR
 from zo.tasks.templates import columns, fill, task_columns
 
 MOST_CLASSES = 5
@@ -89,6 +90,8 @@ def names_of(task: TaskConfig, example: Example) -> list[str]:
     """Returns the names of a row's candidates: the data's labels if these are words."""
     if task.choices is not None:
         return [str(choice) for choice in example.fields[task.choices]]
+    if task.kind == "preference":
+        return PAIR
     return _names(task, example.fields)
 
 
@@ -110,7 +113,8 @@ def table(task: TaskConfig, examples: Sequence[Example], added: Mapping[str, Seq
     A column of the data with the name of an added column is written as `data.<name>`.
     """
     shown = [*task_columns(task)]
-    shown += [c for c in (task.choices, task.messages) if c is not None and c not in shown]
+    turns = [task.messages, task.rejected] if task.messages is not None else []
+    shown += [c for c in (task.choices, *turns) if c is not None and c not in shown]
     taken = {"row", *added}
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.conversations import TOOLS, rendered, trained_tokens
+from zo.tasks.conversations import ANSWERED, TOOLS, rendered, trained_tokens
 from zo.tasks.examples import Example
+from zo.tasks.preferences import pair_of, shared_beginning, shared_turns
 from zo.tasks.templates import columns, fill, is_text, shown
 
 
@@ -29,6 +30,7 @@ class Encoded:
         messages: the prompt as a conversation, if it is one.
         columns: of the row, if a reward function gets them.
         trained: which tokens of the only candidate are of the assistant's messages; empty: all of every candidate.
+        reference: of a pair, the log-probability of the first answer minus that of the second, by the reference.
     """
 
     prompt_ids: list[int]
@@ -43,6 +45,7 @@ class Encoded:
     messages: list[dict[str, Any]] | None = None
     columns: dict[str, Any] = field(default_factory=dict)
     trained: tuple[bool, ...] = ()
+    reference: float | None = None
 
     @property
     def tokens(self) -> int:
@@ -116,6 +119,8 @@ def _texts(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, lis
     if task.messages is not None:
         return _conversation(task, tokenizer, example)
     fields = example.fields
+    if task.kind == "preference":
+        return _pair(task, example)
     prompt = render(task, example)
     if task.kind == "prompts":
         return prompt, []
@@ -171,20 +176,32 @@ def _turns(task: TaskConfig, tokenizer: Any, example: Example) -> list[dict[str,
 def _conversation(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, list[str]]:
     """Returns a conversation as text, cut before the assistant's last message."""
     turns, where = _turns(task, tokenizer, example), f"row {example.row}"
-    asked = turns if task.kind == "classification" else _asked(turns)
+    asked, answered = turns if task.kind == "classification" else _asked(turns), [turns]
+    if task.kind == "preference":
+        answered = [*pair_of(task, example.fields)]
+        asked = shared_turns(answered[0], answered[1], example.row)
     tools = example.fields.get(TOOLS)
     try:
         prompt = rendered(tokenizer, asked, tools, asks=True)
-        whole = rendered(tokenizer, turns, tools)
+        whole = [rendered(tokenizer, of, tools) for of in answered]
     except Exception as error:  # a template raises what its author wrote
         raise TaskError(f"task.messages: {where}: {str(error).splitlines()[0]}") from error
-    if task.kind != "completion":
+    if task.kind not in ANSWERED:
         return prompt, [fill(c, example.fields, "candidates") for c in task.words]
-    if not whole.startswith(prompt):
+    if not all(of.startswith(prompt) for of in whole):
         raise TaskError(
             f"task.messages: {where}: the chat template does not put the answer after the prompt"
         )
-    return prompt, [whole[len(prompt) :]]
+    return prompt, [of[len(prompt) :] for of in whole]
+
+
+def _pair(task: TaskConfig, example: Example) -> tuple[str, list[str]]:
+    """Returns an example's prompt and its two answers, of texts."""
+    answers = pair_of(task, example.fields)
+    if task.prompt is not None:
+        return render(task, example), [*answers]
+    prompt = shared_beginning(*answers)
+    return prompt, [answer[len(prompt) :] for answer in answers]
 
 
 def _asked(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -220,7 +237,7 @@ def _told(task: TaskConfig, example: Example, prompt: str, answers: list[str]) -
     if task.choices is not None:
         choices, right = example.fields[task.choices], example.fields[str(task.label)]
         return {"accepted": tuple(i for i, choice in enumerate(choices) if choice in right)}
-    if task.kind == "classification":
+    if task.kind in ("classification", "preference"):
         return {}
     references = _references(task, example) if task.references is not None else answers
     told = {"prompt": prompt, "references": tuple(references), "row": example.row}

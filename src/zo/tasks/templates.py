@@ -79,7 +79,9 @@ def task_columns(task: TaskConfig) -> dict[str, str]:
         TaskError: one is malformed or names no column, or a masked prompt has no mask.
     """
     words = [("candidates", word) for word in task.words]
-    after = ("completion", task.completion), ("masked_prompt", task.masked_prompt)
+    after = [("completion", task.completion), ("masked_prompt", task.masked_prompt)]
+    if task.messages is None:
+        after += [("chosen", task.chosen), ("rejected", task.rejected)]
     if task.masked_prompt is not None and task.masked_prompt.count(MASK) != 1:
         raise TaskError(f"task.masked_prompt: one {MASK} is needed in {task.masked_prompt!r}")
     found: dict[str, str] = {}

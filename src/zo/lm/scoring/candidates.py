@@ -387,6 +387,10 @@ class CandidateScorer:
             return self._scored([examples[i] for i in indices], rows)
 
         found = self._processes.divide([indices for indices, _ in plan], scored, progress)
+        return self._evaluation(found, examples)
+
+    def _evaluation(self, found: Tensor, examples: Sequence[Encoded]) -> Evaluation:
+        """Returns the evaluation of a split from what `_scored` returned of its examples."""
         losses, weights, best, probabilities = found.T.tolist()
         predictions = [int(candidate) for candidate in best]
         loss = sum(x * w for x, w in zip(losses, weights, strict=True)) / sum(weights)

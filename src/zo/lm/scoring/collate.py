@@ -29,6 +29,9 @@ ALIGNED = 16
 """A GPU's attention kernels read a mask in place if rows are a multiple of this many tokens."""
 
 
+DTYPES = {"bool": torch.bool, "int64": torch.int64, "float64": torch.float64}
+
+
 @dataclass(frozen=True)
 class PlainBatch:
     """B examples in P rows of L tokens on the model's device, C candidates of <= T tokens.
@@ -43,6 +46,7 @@ class PlainBatch:
             `zo.lm.scoring.states.KeptStates`; None if these are not kept.    # (P, L) | None
         outputs: outputs of frozen blocks for this batch, after a forward pass has computed them, see
             `zo.lm.scoring.states.FrozenBlocks`; None if every pass computes them.
+        reference: see `zo.tasks.Encoded`; None of examples without.          # (B,), float64 | None
     """
 
     input_ids: Tensor
@@ -52,6 +56,7 @@ class PlainBatch:
     labels: Tensor
     places: Tensor | None
     outputs: dict[str, Any] | None = field(default=None, kw_only=True)
+    reference: Tensor | None = field(default=None, kw_only=True)
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors that are not None, by name."""
@@ -200,7 +205,7 @@ class Collator:
         return {"input_ids": ids, "mask": (np.arange(width) < lengths).astype(np.int64)}
 
     def _upload(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-        """Returns the arrays on the device, by one copy; int64 before bool, for alignment."""
+        """Returns the arrays on the device, by one copy; 8 bytes before 1, for alignment."""
         order = sorted(arrays, key=lambda name: -arrays[name].itemsize)
         flat = torch.from_numpy(
             np.concatenate([arrays[name].reshape(-1).view(np.uint8) for name in order])
@@ -211,7 +216,7 @@ class Collator:
         tensors, begin = {}, 0
         for name in order:
             array = arrays[name]
-            dtype = torch.bool if array.dtype == np.bool_ else torch.int64
+            dtype = DTYPES[array.dtype.name]
             piece = flat[begin : begin + array.nbytes]
             tensors[name] = piece.view(dtype).view(array.shape)
             begin += array.nbytes
@@ -227,9 +232,7 @@ def span(example: Encoded) -> int:
     return len(example.prompt_ids) + max(map(len, example.candidate_ids)) - 1
 
 
-def _answers(
-    examples: Sequence[Encoded], columns: Columns, width: int
-) -> dict[str, NDArray[np.int64] | NDArray[np.bool_]]:
+def _answers(examples: Sequence[Encoded], columns: Columns, width: int) -> dict[str, NDArray[Any]]:
     """Returns the candidates' tokens, and the positions that predict them, each once."""
     reads: dict[int, int] = {}
     arrays = candidates(examples)
@@ -242,7 +245,7 @@ def _answers(
 
 
 def candidates(examples: Sequence[Encoded], pad: int = 0) -> dict[str, NDArray[Any]]:
-    """Returns `token_ids`, `absent` and `labels` of a batch, see `Batch`."""
+    """Returns `token_ids`, `absent`, `labels` and `reference` of a batch, see `Batch`."""
     longest = max(len(ids) for e in examples for ids in e.candidate_ids)
     shape = (len(examples), max(len(e.candidate_ids) for e in examples), longest)
     token_ids, absent = np.full(shape, pad), np.ones(shape, np.bool_)
@@ -251,7 +254,9 @@ def candidates(examples: Sequence[Encoded], pad: int = 0) -> dict[str, NDArray[A
             token_ids[b, c, : len(ids)] = ids
             absent[b, c, : len(ids)] = np.logical_not(example.trained) if example.trained else False
     labels = np.array([e.label for e in examples])
-    return {"token_ids": token_ids, "absent": absent, "labels": labels}
+    references = [e.reference for e in examples if e.reference is not None]
+    more = {"reference": np.array(references)} if references else {}
+    return {"token_ids": token_ids, "absent": absent, "labels": labels, **more}
 
 
 def check_vocabulary(examples: Sequence[Encoded], pad_id: int, size: int) -> None:

@@ -68,7 +68,7 @@ def predict(
     notes = [*read.notes]
     if cut:
         notes.append(f"task.max_length={task.max_length}: {cut} rows are longer and lose tokens")
-    of_kind = _classify if task.kind == "classification" else _generate
+    of_kind = _classify if task.kind in ("classification", "preference") else _generate
     added, more = of_kind(cfg, loaded, read, tokens)
     text = table(read.task, read.examples, added)
     if out is not None:
@@ -122,11 +122,14 @@ def _classify(
         found = scorer.evaluate(tokens, cfg.eval_tokens, done)
     names = [names_of(task, example) for example in examples]
     predicted = [n[i] for n, i in zip(names, found.predictions, strict=True)]
+    more = []
+    if cfg.objective.of(task) == "dpo":
+        more.append("pairs are ordered by the model's own log-probabilities, without the reference")
     added: Added = {"predicted": predicted, "probability": rounded(found.probabilities)}
     if not read.answered:
         return added, []
     labels = [e.label for e in examples]
-    notes = [f"accuracy {found.value:.1%} of {len(examples)} rows"]
+    notes = [*more, f"accuracy {found.value:.1%} of {len(examples)} rows"]
     if (classes := class_names(task)) is not None:
         confusion = Confusion.of(labels, found.predictions, len(classes))
         notes.append(confusion.described(classes))

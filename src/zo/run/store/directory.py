@@ -30,6 +30,7 @@ READ = {
     "test": "the test examples are",
     "also": "the examples of task.also are",
     "weights": "the base weights are",
+    "reference": "the reference's log-probabilities are",
     "noise": "the noise backend is",
     "parameters": "the number of trainable values is",
 }
