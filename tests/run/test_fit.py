@@ -91,7 +91,7 @@ VERDICTS = [
     ("model=opt-13b optimizer=hizoo", 1, ["no change here is enough"]),
     (
         CHATS + "model=opt-1.3b precision=bf16",
-        16,
+        8,
         ["logits at most 4.94", "it would with eval_tokens=2048"],
     ),
     ("model=opt-1.3b optimizer=adam", 24, ["plus stored activations, not counted"]),
