@@ -48,6 +48,9 @@ CHANGING = ("run_id", "steps", "inputs", "settings", "command", "written")
 OF_METHOD = ("optimizer.", "lr=", "lr_index=", "steps=")
 """Beginnings of overrides that the untrained model does not take."""
 
+PAPER = "paper"
+"""The option of precision that takes its name from the model."""
+
 DIGITS = 12
 Cell = dict[str, Any]
 
@@ -145,6 +148,9 @@ def _command(asked: CommandLine, cfg: RunConfig, given: Mapping[str, Any]) -> st
     """Returns what makes one cell: what was typed, with its own values."""
     values = {key: v if isinstance(v, str) else json.dumps(v) for key, v in given.items()}
     words = {override.partition("=")[0]: override for override in asked.overrides}
+    option = words.get("precision", (asked.sweeper.params or {}).get("precision", ""))
+    if "precision" in given and str(option).rpartition("=")[2] == PAPER:
+        values["precision"] = PAPER  # whose name is another
     if "optimizer" in given and cfg.optimizer.file:
         values["optimizer"] = cfg.optimizer.file
     elif isinstance(cfg.optimizer, ZeroShotConfig) and not asked.sweep:

@@ -69,7 +69,7 @@ def test_every_committed_option_composes_and_validates(group, option):
         assert len(getattr(run, group).revision) == 40, "what is at a hub is pinned to a commit"
     if group == "model" and option != "reviews-tiny":
         assert (run.steps, run.eval_every, run.patience) == (20_000, 500, 8), "the paper's values"
-        assert (run.precision.noise, run.precision.restore) == ("torch", "merged")
+        assert (run.precision.noise, run.precision.restore) == ("philox", "merged")
     if group == "optimizer":
         resolved = {"square": False} if option == "subzero" else {}
         assert run.optimizer == type(run.optimizer)(**resolved), "the dataclass's defaults"
@@ -83,7 +83,7 @@ def test_yaml_and_dataclasses_of_a_run_give_the_same_defaults():
     groups = {"model", "task", "optimizer", "precision", "adapter"}
     for key in {f.name for f in fields(run)} - groups:
         assert getattr(run, key) == getattr(bare, key), key
-    assert run.precision == precision.PrecisionConfig(name="fp32")
+    assert run.precision == precision.PrecisionConfig(name="fp32", noise="philox")
 
 
 PROBLEMS = {
@@ -126,7 +126,8 @@ PROBLEMS = {
     "model.quantization=int3": "model.quantization=int3: must be int8, int4, nf4 or null",
     "model.offload=nvme": "model.offload=nvme: must be cpu, disk or null",
     "model.offload=disk model.quantization=int8": "model.offload=disk: must be null with quantization=int8",
-    "model.offload=disk model=opt-1.3b task=sst2 optimizer=mezo": "precision.restore=merged: must be streamed with",
+    "model.offload=disk model=opt-1.3b task=sst2 optimizer=mezo precision.restore=merged":
+        "precision.restore=merged: must be streamed with",
     "model.offload=cpu model=opt-1.3b task=sst2 optimizer=lozo precision=bf16 precision.restore=streamed"
     " precision.rounding=compensated": "precision.rounding=compensated: must be nearest or stochastic with model.off",
     "adapter=scales lr=1": "model.quantization=null: must be int8, int4 or nf4 with adapter=scales, which ",
@@ -233,6 +234,31 @@ def test_settings_of_the_task_that_are_advised_can_be_pasted(text):
     (typed_,) = shlex.split(typed_in_a_shell("text", text))
     (run,) = command_line.runs(["task=completion", OWN, "lr=1", typed_])
     assert run.task.text == text
+
+
+PROBES = {
+    "": ("philox", "merged", "float32 drifts little"),
+    "precision=bf16": ("philox", "streamed", "bfloat16 drifts otherwise"),
+    "precision=fp16": ("philox", "streamed", "float16 drifts otherwise"),
+    "precision=bf16 precision.graphs=true": ("philox", "merged", "streamed cannot with precision.graphs"),
+    "precision=bf16 distributed.tensor=2": ("philox", "merged", "streamed cannot with distributed.tensor"),
+    "model.offload=cpu": ("philox", "streamed", "weights are offloaded"),
+    "optimizer=sparse_mezo": ("philox", "streamed", "the method reads weights"),
+    "precision=paper": ("torch", "merged", "as the released codes; precision=bf16 is faster"),
+    "precision.restore=snapshot": ("philox", "snapshot", "as typed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("typed", PROBES)
+def test_the_defaults_are_the_fast_ways_and_the_papers_those_of_the_released_codes(typed):
+    given = "model=opt-13b", "task=sst2", "optimizer=mezo", "lr=1e-6", *typed.split()
+    (run,) = command_line.runs(given)
+    noise, restore, why = PROBES[typed]
+    assert (run.precision.noise, run.precision.restore) == (noise, restore)
+    (line,) = config.probe_note(run)
+    assert line.startswith(f"precision.noise={noise} precision.restore={restore}: ")
+    assert why in line
+    assert config.probe_note(the_run("steps=0")) == []
 
 
 def test_the_default_run_is_one_of_the_quickstarts_with_values_of_its_model():

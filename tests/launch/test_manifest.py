@@ -22,6 +22,8 @@ from zo.config.identity import run_id
     [
         ("quickstart", 1, 0),
         ("table5_c", 8, 0),
+        ("table12_c", 4, 0),
+        ("table4", 1, 0),
         ("compare_bf16 stage=tune", None, 0),
         (None, 1, 1),  # typed; its last cell is the untrained model's
     ],

@@ -60,6 +60,20 @@ def test_flipped_labels_are_another_run(make_run, reviews, capsys):
     assert " or 1 more: task.data_files.train has another content" in said
 
 
+def test_a_run_begun_with_the_former_defaults_of_precision_is_named(make_run, capsys):
+    former = "precision.noise=torch", "precision.restore=merged"
+    began = make_run("optimizer=mezo", *former)
+    with stopped_after(1):
+        run(began)
+    run(make_run("optimizer=mezo", "precision.noise=philox"))
+    assert (
+        f"a new run, not {directory_of(began)}: {' '.join(former)} goes" in capsys.readouterr().out
+    )
+    run(began)
+    run(make_run("optimizer=mezo", "seed=2"))
+    assert "goes on with that" not in capsys.readouterr().out
+
+
 @pytest.mark.process
 def test_other_code_of_a_method_is_another_run_and_is_refused_in_an_old_one(
     make_run, monkeypatch, refused, tmp_path

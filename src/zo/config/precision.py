@@ -29,7 +29,7 @@ class PrecisionConfig:
         loss: Where log-softmax and cross entropy are computed: in the `model`'s dtype, as the paper's code does for
             OPT, or in `float32`.
         restore: How θ comes back after a probe: `merged`, `subtract`, `snapshot`, `streamed` or `factors`, see
-            docs/noise.md.
+            docs/noise.md. A file may say `auto`, see `automatic_restore`.
         noise: What draws directions: `torch`'s generator, or `philox`, in the pass that adds, see `zo.noise`.
         rounding: How an update is rounded to `dtype`: to `nearest`; `stochastic`, up or down at random such that the
             mean is right (with `philox`); or `compensated`, to nearest, with what that loses kept in float32 for the
@@ -58,7 +58,7 @@ class PrecisionConfig:
         choices = {
             "dtype": (*NAMES, AUTO),
             "loss": LOSS_DTYPES,
-            "restore": RESTORE_POLICIES,
+            "restore": (*RESTORE_POLICIES, AUTO),
             "noise": NOISES,
             "rounding": ROUNDINGS,
         }
@@ -72,3 +72,22 @@ class PrecisionConfig:
         if not self.branch_gib > 0:
             found.append(("branch_gib", "must be greater than 0"))
         return found
+
+    def automatic_restore(
+        self, reads_weights: bool, offloaded: bool, sharded: bool
+    ) -> tuple[str, str]:
+        """Returns the restore policy that `auto` stands for, and why it is that one.
+
+        Args:
+            reads_weights: Whether the method's directions depend on θ.
+            offloaded: Whether the weights are.
+            sharded: Whether several processes hold a part of every tensor each.
+        """
+        if sharded or self.graphs:
+            reason = "distributed.tensor" if sharded else "precision.graphs"
+            return "snapshot" if reads_weights else "merged", f"streamed cannot with {reason}"
+        if offloaded or reads_weights:
+            return "streamed", "weights are offloaded" if offloaded else "the method reads weights"
+        if self.dtype == "float32":
+            return "merged", "float32 drifts little"
+        return "streamed", f"{self.dtype} drifts otherwise"

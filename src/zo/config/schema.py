@@ -15,7 +15,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from zo.config import method_code
 from zo.config.arms import SweeperConfig
 from zo.config.checks import ConfigError, Problem, problems
-from zo.config.precision import PrecisionConfig
+from zo.config.precision import AUTO, PrecisionConfig
 from zo.config.presets import CONFIG_DIR, follow_path, read_also, stored_dtype
 from zo.config.settings import RunConfig
 from zo.lm.adapters.config import ADAPTERS
@@ -82,6 +82,8 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
     if unnamed := [*_name_problems(run)]:
         raise ConfigError(unnamed)
     follow_path(run.model, run.task, run.precision)
+    if run.precision.restore == AUTO:
+        run.precision.restore, _ = _automatic_restore(run)
     _take_eps(run)
     if getattr(run.optimizer, "square", False) is None:
         run.optimizer.square = run.adapter.name in ("lora", "prefix", "prompt")  # type: ignore[attr-defined]
@@ -96,6 +98,12 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
     if found:
         raise ConfigError(found)
     return run
+
+
+def _automatic_restore(run: RunConfig) -> tuple[str, str]:
+    """Returns the restore policy that `precision.restore=auto` stands for, and why."""
+    reads, offloaded = getattr(run.optimizer, "reads_weights", False), run.model.offload is not None
+    return run.precision.automatic_restore(reads, offloaded, run.distributed.tensor > 1)
 
 
 def _name_problems(run: RunConfig) -> Iterator[Problem]:
@@ -190,6 +198,21 @@ def notes(run: RunConfig) -> list[str]:
             f"none are known for {run.model.name}, so try several with -m lr=..."
         )
     return found
+
+
+def probe_note(run: RunConfig) -> list[str]:
+    """Returns which noise and restore policy a run's probes have, and why; nothing of a run without probes."""
+    if not (run.steps and run.optimizer.replays):
+        return []
+    how = run.precision
+    taken = f"precision.noise={how.noise} precision.restore={how.restore}"
+    automatic, reason = _automatic_restore(run)
+    if (how.noise, how.restore) == ("philox", automatic):
+        return [f"{taken}: the fast defaults ({reason}); precision=paper has the released codes'"]
+    if (how.noise, how.restore) == ("torch", "merged"):
+        return [f"{taken}: as the released codes; precision={how.name} is faster"]
+    given = "as typed, or as the model's or the sweep's file has them"
+    return [f"{taken}: {given}; the defaults are philox and {automatic}"]
 
 
 def to_yaml(run: RunConfig) -> str:

@@ -5,9 +5,10 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
-from zo.config import RunConfig, describe, notes
+from zo.config import RunConfig, describe, notes, probe_note
 from zo.distributed.agreement import Watch, WeightsDifferError
 from zo.distributed.processes import ProcessesError, join
 from zo.lm.config import ModelError
@@ -122,6 +123,7 @@ def _lead(cfg: RunConfig, directory: Path | None, start: Start) -> Summary:
                 Inputs.of(cfg).save(directory)
             if new:
                 _name_changed_files(directory, title)
+                _name_former_defaults(cfg, directory, title)
             with losing():
                 summary = _attempt(cfg, directory, requests, start)
         except WeightsDifferError as error:
@@ -181,7 +183,7 @@ def _make(
     memory.reset_peak(assembly.device)
     with Progress(cfg.steps) as progress:
         divided = dist_checks.notes(processes, cfg, session)
-        for note in [*notes(cfg), *session.notes, *divided]:
+        for note in [*probe_note(cfg), *notes(cfg), *session.notes, *divided]:
             progress.say(note)
         rows = resume(cfg, directory, session, progress, requests)
         sharded = bool(assembly.params.shards)
@@ -246,6 +248,21 @@ def _name_changed_files(directory: Path, title: str) -> None:
         more = f" or {len(found) - 1} more" * (len(found) > 1)
         keys = ", ".join(sorted(set().union(*(keys for _, keys in found))))
         print(f"{title}: a new run, not {found[0][0]}{more}: {keys} has another content")
+
+
+def _name_former_defaults(cfg: RunConfig, directory: Path, title: str) -> None:
+    """Says that the same command began a run when the defaults of precision were others, and how to go on with it."""
+    precision = replace(cfg.precision, noise="torch", restore="merged")
+    former = directory_of(replace(cfg, precision=precision))
+    if (
+        former.exists()
+        and former.name != directory.name
+        and read_status(former).get("run/status") not in ENDED
+    ):
+        keys = "precision.noise=torch precision.restore=merged"
+        print(
+            f"{title}: a new run, not {former}: {keys} goes on with that one, begun when these were the defaults"
+        )
 
 
 @contextmanager
