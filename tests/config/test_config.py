@@ -83,7 +83,7 @@ def test_yaml_and_dataclasses_of_a_run_give_the_same_defaults():
     groups = {"model", "task", "optimizer", "precision", "adapter"}
     for key in {f.name for f in fields(run)} - groups:
         assert getattr(run, key) == getattr(bare, key), key
-    assert run.precision == precision.PrecisionConfig(name="fp32", noise="philox")
+    assert run.precision == precision.PrecisionConfig(name="fp32", restore="merged")
 
 
 PROBLEMS = {

@@ -3,8 +3,9 @@
 The names of the noises stand here, too. A test holds them equal to what `zo.noise` implements.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS
 
@@ -29,7 +30,7 @@ class PrecisionConfig:
         loss: Where log-softmax and cross entropy are computed: in the `model`'s dtype, as the paper's code does for
             OPT, or in `float32`.
         restore: How θ comes back after a probe: `merged`, `subtract`, `snapshot`, `streamed` or `factors`, see
-            docs/noise.md. A file may say `auto`, see `automatic_restore`.
+            docs/noise.md. A checked run has one of them; `auto` is streamed or merged, as docs/noise.md says.
         noise: What draws directions: `torch`'s generator, or `philox`, in the pass that adds, see `zo.noise`.
         rounding: How an update is rounded to `dtype`: to `nearest`; `stochastic`, up or down at random such that the
             mean is right (with `philox`); or `compensated`, to nearest, with what that loses kept in float32 for the
@@ -45,13 +46,16 @@ class PrecisionConfig:
     name: str = MISSING
     dtype: str = "float32"
     loss: str = "float32"
-    restore: str = "merged"
-    noise: str = "torch"
+    restore: str = AUTO
+    noise: str = "philox"
     rounding: str = "nearest"
     branch_gib: float = 4.0
     tf32: bool = False
     graphs: bool = False
     prefix_cache_gib: float = 1.0
+
+    legacy_defaults: ClassVar[Mapping[str, Any]] = {"restore": "merged", "noise": "torch"}
+    """What is meant where nothing is written; ids are made against these."""
 
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, valid range) of each invalid value."""

@@ -257,6 +257,7 @@ def from_plain(given: Any) -> RunConfig:
         method = _optimizers()[given["optimizer"]["name"]]
         typed.optimizer = method
         given["optimizer"] = {**method.legacy_defaults, **given["optimizer"]}
+        given["precision"] = {**PrecisionConfig.legacy_defaults, **given.get("precision", {})}
         adapter = ADAPTERS[given.get("adapter", {}).get("name", "none")]
         typed.adapter = adapter
         given["adapter"] = {**adapter.legacy_defaults, **given.get("adapter", {})}
