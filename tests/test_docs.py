@@ -20,7 +20,7 @@ from zo.config import command_line
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-ELSEWHERE = ("model.path=", "adapter.path=", "task.path=", "mezo_clip")
+ELSEWHERE = ("model.path=", "adapter.path=", "task.path=", "mezo_clip", "sweep=ablation")
 """Parts of commands about files of the reader's own, or of an example that the page itself adds."""
 
 

@@ -26,6 +26,7 @@ NOT_RUN = {
     r"^(hf|wandb) ": "a hub",
     r"launcher=|SLURM|^(sinfo|sbatch) |slurm": "SLURM",
     r"stage=|compare_tune|sweep=compare": "hours of runs, which these commands begin or read",
+    r"\b(ablation|mine)\b": "files that the page adds, run by tests/launch/test_own_sweep.py",
     r"^make ": "its targets exist: the same as `zo`, or what builds and tests the project",
     r"^(git|pip|apt-get|export|cd|tar) |^\. |^zo dashboard": "another program, or its server",
     r"^bash examples": "run by the test of examples",

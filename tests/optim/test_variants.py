@@ -24,6 +24,8 @@ from zo.run.losses import BatchLoss, divided
 from zo.tasks import Encoded
 from zo.weights.space import ParameterSpace
 
+SCALE_INVARIANT = "a method whose steps do not depend on the loss's scale says scale_invariant = True in its settings"
+
 
 @pytest.mark.parametrize(
     "name",
@@ -37,8 +39,16 @@ def test_step_norm_makes_the_first_step_as_long_whatever_the_slope(name):
         loss = Quadratic(restore="snapshot")
         loss.h = [scale * h for h in loss.h]
         first.append(steps(make(name, loss, 1e-2, 42, step_norm="rms", **bszo), loss, 1))
-    torch.testing.assert_close(first[1], first[2], rtol=0, atol=1e-5)
-    assert not torch.allclose(first[0][12:], first[1][12:], rtol=0, atol=1e-6)
+    words = f"{name}: with step_norm=rms a loss times 64 makes another first step"
+    torch.testing.assert_close(
+        first[1],
+        first[2],
+        rtol=0,
+        atol=1e-5,
+        msg=lambda said: f"{words}; {SCALE_INVARIANT}\n{said}",
+    )
+    moved = not torch.allclose(first[0][12:], first[1][12:], rtol=0, atol=1e-6)
+    assert moved, f"{name}: a loss times 0 makes the same first step; {SCALE_INVARIANT}"
 
 
 def test_fzoo_leaves_a_step_out_where_losses_tie():
