@@ -1,5 +1,6 @@
 """What single methods promise beyond the contract and their renderings, and when a step is a tie."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,8 @@ from torch import nn
 import zo
 from tests.support.crowd import gather_results
 from tests.support.quadratic import ZEROTH_ORDER, Quadratic, make, same, start, steps
-from tests.support.tiny_models import seeded
+from tests.support.tiny_models import opt, seeded
+from tests.support.tiny_runs import TinyRun
 from zo.distributed.processes import Processes
 from zo.lm.scoring.generation import Written
 from zo.lm.scoring.texts import TextScorer
@@ -22,6 +24,7 @@ from zo.rewards.tally import Ratings
 from zo.run.loop import TIE, _step
 from zo.run.losses import BatchLoss, divided
 from zo.tasks import Encoded
+from zo.weights import directions
 from zo.weights.space import ParameterSpace
 
 SCALE_INVARIANT = "a method whose steps do not depend on the loss's scale says scale_invariant = True in its settings"
@@ -49,6 +52,40 @@ def test_step_norm_makes_the_first_step_as_long_whatever_the_slope(name):
     )
     moved = not torch.allclose(first[0][12:], first[1][12:], rtol=0, atol=1e-6)
     assert moved, f"{name}: a loss times 0 makes the same first step; {SCALE_INVARIANT}"
+
+
+@pytest.mark.parametrize("settings", [{}, {"variant": "adam"}, {"square": True}])
+@pytest.mark.parametrize("name", ["lozo", "lozo_m", "subzero", "tezo", "zo_muon"])
+def test_factors_that_are_drawn_together_are_those_that_are_drawn_one_at_a_time(
+    name, settings, monkeypatch
+):
+    """Over an interval's end; together they are drawn once a step, whatever the number of matrices and passes."""
+    settings = {k: v for k, v in settings.items() if hasattr(OPTIMIZERS[name].config, k)}
+    engine, calls = type(zo.noise.engine("philox", "cpu")), Counter()
+
+    def counted(kind):
+        plain = getattr(engine, kind)
+
+        def draw(self, *args, **kwargs):
+            calls[kind] += 1
+            return plain(self, *args, **kwargs)
+
+        return draw
+
+    for kind in ("draw_", "draw_all_"):
+        monkeypatch.setattr(engine, kind, counted(kind))
+    found = []
+    for most in (directions.FACTOR_BYTES, 0):
+        monkeypatch.setattr(directions, "FACTOR_BYTES", most)
+        run = TinyRun(opt(), name, "merged", "philox", rank=4, interval=2, **settings)
+        calls.clear()
+        found.append((run.steps(1), dict(calls), run.steps(2), run.weights()))
+    (first, together, *rest), (one, apart, *others) = found
+    assert first == one
+    assert rest[0] == others[0]
+    assert same(rest[1], others[1])
+    assert together.keys() == {"draw_all_"}
+    assert together["draw_all_"] < 10 < apart["draw_"]
 
 
 def test_fzoo_leaves_a_step_out_where_losses_tie():

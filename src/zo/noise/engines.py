@@ -108,6 +108,11 @@ class PhiloxEngine(Engine):
             self._run(out, None, Move(tensor, ((1.0, key),), start=start, rows=rows, signs=signs))
         return out
 
+    def draw_all_(self, out: Sequence[Tensor], key: NoiseKey, positions: Sequence[int]) -> None:
+        """Fills contiguous float32 tensors with the normals of the tensors at `positions`, each as `draw_`."""
+        for t, i in zip(out, positions, strict=True):
+            self.draw_(t, key, i)
+
     def add_(self, out: Tensor, theta: Tensor, move: Move) -> Tensor:
         """Applies a move to `theta` in one pass and writes the result into `out`.
 

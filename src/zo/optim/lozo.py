@@ -30,6 +30,7 @@ from zo.optim.mezo import MeZO
 from zo.weights.directions import LowRank
 from zo.weights.restore import FactoredPolicy
 from zo.weights.space import ParameterSpace
+from zo.weights.subspaces import drawn_factors
 from zo.weights.updates import LinearUpdate
 
 
@@ -37,9 +38,11 @@ class LOZO(MeZO):
     """θ ← θ − η c U Vᵀ."""
 
     config: LOZOConfig
+    unsaved = ("factors",)
 
     def __init__(self, params: ParameterSpace, config: LOZOConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
+        self.factors = drawn_factors(params)
         self.renew_subspace()
         self._use_subspace()
 
@@ -55,6 +58,7 @@ class LOZO(MeZO):
             v=NoiseKey(self.seed, SUBSPACE, step // self.config.interval, i),
             rank=self.config.rank,
             engine=self.params.engine,
+            factors=self.factors and self.factors.begin(step),
         )
 
     def advance(self, coefficients: Coefficients) -> None:

@@ -46,6 +46,7 @@ class SubZero(LOZO):
             v=NoiseKey(self.seed, SUBSPACE, step // self.config.interval, 1),
             rank=self.config.rank,
             engine=self.params.engine,
+            factors=self.factors and self.factors.begin(step),
             p=self.state["p"],
             q=self.state["q"],
         )

@@ -61,6 +61,7 @@ class TeZO(LOZO):
             rank=self.config.rank,
             scale=self.update_scale,
             engine=self.params.engine,
+            factors=self.factors and self.factors.begin(step),
             kept=NoiseKey(self.seed, SUBSPACE, interval, 0),
         )
 

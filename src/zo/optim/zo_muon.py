@@ -26,7 +26,7 @@ from zo.optim.config_low_rank import ZOMuonConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Stored, Terms
 from zo.weights.space import ParameterSpace
-from zo.weights.subspaces import RowSubspace, bases
+from zo.weights.subspaces import RowSubspace, bases, drawn_factors
 from zo.weights.updates import TensorwiseUpdate
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -55,9 +55,11 @@ class ZOMuon(MeZO):
     """W ← W − η P msign(1/N Σ c_i Ψ_i)."""
 
     config: ZOMuonConfig
+    unsaved = ("factors",)
 
     def __init__(self, params: ParameterSpace, config: ZOMuonConfig, *, lr: float, seed: int):
         super().__init__(params, config, lr=lr, seed=seed)
+        self.factors = drawn_factors(params)
         self._renew_subspace()
 
     def direction_at(self, step: int, i: int = 0) -> RowSubspace:
@@ -67,6 +69,7 @@ class ZOMuon(MeZO):
             v=NoiseKey(self.seed, SUBSPACE, step // self.config.interval, 0),
             rank=self.config.rank,
             engine=self.params.engine,
+            factors=self.factors and self.factors.begin(step),
             p=self.state["p"],
         )
 

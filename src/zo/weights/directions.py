@@ -1,9 +1,11 @@
 """Directions that a zeroth-order method moves along: vectors the size of the model, never stored."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -150,6 +152,66 @@ class Stored:
         return at_least_float32(part if rows is None else part[rows])
 
 
+SHAPES: dict[str, Callable[[torch.Size, int], Sequence[int]]] = {
+    "values": lambda shape, rank: shape,
+    "rows": lambda shape, rank: (rank, shape[0]),
+    "columns": lambda shape, rank: (rank, math.prod(shape[1:])),
+    "square": lambda shape, rank: (rank, rank),
+    "rank": lambda shape, rank: (rank,),
+}
+"""Shape of what is drawn for a tensor, by its kind: `values` of tensors with fewer than two dimensions, else others."""
+
+FACTOR_BYTES = 2**26
+"""Most bytes that `DrawnFactors` keeps."""
+
+
+class DrawnFactors:
+    """Normals of many tensors under one key, drawn together and kept until the next step but one begins.
+
+    Args:
+        tensors: θ, or tensors of its shapes and devices.
+        engine: The noise engine.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], engine: PhiloxEngine):
+        self._tensors, self._engine, self._step = tensors, engine, -1
+        self._now: dict[Hashable, dict[int, Tensor]] = {}
+        self._before: dict[Hashable, dict[int, Tensor]] = {}
+
+    def begin(self, step: int) -> DrawnFactors:
+        """Lets go of what was not used in the last step or in this one."""
+        if step > self._step:
+            self._step, self._before, self._now = step, self._now, {}
+        return self
+
+    def of(self, key: NoiseKey, kind: str, rank: int) -> Mapping[int, Tensor] | None:
+        """Returns the normals of all tensors that have this kind, by position; None if they take too much memory."""
+        name = key, kind, rank
+        if name not in self._now:
+            found = self._before.get(name) or self._drawn(key, kind, rank)
+            if found is None:
+                return None
+            self._now[name] = found
+        return self._now[name]
+
+    @torch.inference_mode(False)  # else later passes outside of it could not use them
+    def _drawn(self, key: NoiseKey, kind: str, rank: int) -> dict[int, Tensor] | None:
+        small, of = kind == "values", SHAPES[kind]
+        chosen = [(i, t) for i, t in enumerate(self._tensors) if (t.dim() < 2) == small]
+        shapes = {i: tuple(of(t.shape, rank)) for i, t in chosen}
+        size = 4 * sum(map(math.prod, shapes.values()))
+        kept = {**self._before, **self._now}
+        if (
+            size + sum(4 * sum(t.numel() for t in of.values()) for of in kept.values())
+            > FACTOR_BYTES
+        ):
+            return None
+        found = {i: t.new_empty(shapes[i], dtype=torch.float32) for i, t in chosen}
+        if found:
+            self._engine.draw_all_([*found.values()], key, [*found])
+        return found
+
+
 @dataclass(frozen=True)
 class LowRank:
     """U Vᵀ where a tensor has rows and columns, plain z ~ N(0, I) where it has fewer than two dimensions.
@@ -163,6 +225,7 @@ class LowRank:
         rank: r ≥ 1.
         scale: Factor of U Vᵀ, not of z.
         engine: The noise engine.
+        factors: Draws those of all tensors together, if they are given.
     """
 
     u: NoiseKey
@@ -170,23 +233,25 @@ class LowRank:
     rank: int
     scale: float = 1.0
     engine: Engine = TORCH
+    factors: DrawnFactors | None = field(default=None, compare=False, repr=False)
 
     def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Returns U Vᵀ, or z, for tensor `i`, float32."""
+        """Returns U Vᵀ, or z, for tensor `i`, float32; not a copy of z."""
         if p.dim() < 2:
-            return Gaussian(self.u, self.engine).sample(i, p)
+            return self.drawn(self.u, i, p, "values")
         left = self.left(i, p)
         out = self.product(left if rows is None else left[:, rows], self.right(i, p))
         if self.scale != 1.0:
             out.mul_(self.scale)
-        return out.view(p.shape) if rows is None else out
+        return out.view(p.shape) if rows is None and out.shape != p.shape else out
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
         """Returns the product of Uᵀ and Vᵀ, (rows, columns): sums of outer products, term by term."""
         # No matrix product: TF32 or a library would decide its rounding.
-        out = left[0, :, None] * right[0]
-        for u_r, v_r in zip(left[1:], right[1:], strict=True):
-            out.addcmul_(u_r[:, None], v_r)
+        u, v = left.unsqueeze(2).unbind(), right.unbind()
+        out = u[0] * v[0]
+        for u_r, v_r in zip(u[1:], v[1:], strict=True):
+            out.addcmul_(u_r, v_r)
         return out
 
     @property
@@ -195,16 +260,21 @@ class LowRank:
         return self.u
 
     def left(self, i: int, p: Tensor) -> Tensor:
-        """Returns Uᵀ for tensor `i`, (rank, rows), float32."""
-        return self.drawn(self.u, i, p, p.shape[0])
+        """Returns Uᵀ for tensor `i`, (rank, rows), float32; not a copy."""
+        return self.drawn(self.u, i, p, "rows")
 
     def right(self, i: int, p: Tensor) -> Tensor:
         """Returns Vᵀ for tensor `i`, (rank, columns), float32."""
-        return self.drawn(self.v, i, p, math.prod(p.shape[1:]))
+        return self.drawn(self.v, i, p, "columns")
 
-    def drawn(self, key: NoiseKey, i: int, p: Tensor, *length: int) -> Tensor:
-        """Returns the normals of tensor `i` under a key, (rank, length) or (rank,), on p's device."""
-        return self.engine.draw_(p.new_empty((self.rank, *length), dtype=torch.float32), key, i)
+    def drawn(self, key: NoiseKey, i: int, p: Tensor, kind: str) -> Tensor:
+        """Returns the normals of tensor `i` under a key, of the shape of a kind of `SHAPES`, on p's device."""
+        if self.factors is not None:
+            found = self.factors.of(key, kind, self.rank)
+            if found is not None:
+                return found[i]
+        out = p.new_empty(SHAPES[kind](p.shape, self.rank), dtype=torch.float32)
+        return self.engine.draw_(out, key, i)
 
 
 def restricted(z: Direction, kept: Collection[int], tensors: Sequence[Tensor]) -> Direction:

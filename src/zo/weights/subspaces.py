@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from zo.noise import Engine, NoiseKey
-from zo.weights.directions import LowRank, Terms
+from zo.noise import Engine, NoiseKey, PhiloxEngine
+from zo.weights.directions import DrawnFactors, LowRank, Terms
+from zo.weights.tensors import TrainableTensors
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def sum_of_products(terms: Terms, i: int, p: Tensor, rows: Tensor | None = None)
     if p.dim() < 2 or not terms or not all(isinstance(z, OuterProduct) for _, z in terms):
         return None
     pairs = [(c, z) for c, z in terms if isinstance(z, OuterProduct)]
-    left = torch.cat([z.left(i, p).mul_(c * z.scale) for c, z in pairs])
+    left = torch.cat([z.left(i, p) * (c * z.scale) for c, z in pairs])
     right = torch.cat([z.right(i, p) for _, z in pairs])
     if rows is not None:
         return left[:, rows].mT @ right
@@ -65,7 +66,7 @@ class Projected(MatrixProduct):
 
     def left(self, i: int, p: Tensor) -> Tensor:
         """Returns (P Z)ᵀ √(mn) / r of tensor `i`, (rank, rows)."""
-        z = self.drawn(self.u, i, p, self.rank)
+        z = self.drawn(self.u, i, p, "square")
         m, n = self.p[i].shape[1], self.q[i].shape[1]
         scale = (m * n / max(1, min(self.rank, m) * min(self.rank, n))) ** 0.5
         left: Tensor = z.mT @ self.p[i] * scale
@@ -92,7 +93,7 @@ class RowSubspace(MatrixProduct):
 
     def right(self, i: int, p: Tensor) -> Tensor:
         """Returns Ψ of tensor `i`, (rank, columns)."""
-        return self.drawn(self.u, i, p, math.prod(p.shape[1:]))
+        return self.drawn(self.u, i, p, "columns")
 
 
 @dataclass(frozen=True)
@@ -107,17 +108,17 @@ class Temporal(MatrixProduct):
 
     def left(self, i: int, p: Tensor) -> Tensor:
         """Returns (U diag(τ))ᵀ of tensor `i`, (rank, rows)."""
-        return self.factor(i, p).mul_(self.coefficients(i, p)[:, None])
+        return self.factor(i, p) * self.coefficients(i, p)[:, None]
 
     def factor(self, i: int, p: Tensor) -> Tensor:
         """Returns Uᵀ of tensor `i`, (rank, rows)."""
-        return self.drawn(self.kept, i, p, p.shape[0])
+        return self.drawn(self.kept, i, p, "rows")
 
     def coefficients(self, i: int, p: Tensor) -> Tensor:
         """Returns τ of tensor `i`, (rank,), or z where it has fewer than two dimensions."""
         if p.dim() < 2:
             return self.sample(i, p)
-        return self.drawn(self.u, i, p)
+        return self.drawn(self.u, i, p, "rank")
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +181,13 @@ def orthonormal(
     out = torch.zeros_like(drawn)
     out[: len(basis)] = basis.to(out.device)
     return out
+
+
+def drawn_factors(tensors: TrainableTensors) -> DrawnFactors | None:
+    """Returns what draws the factors of all tensors together; None where they are drawn one at a time."""
+    if isinstance(tensors.engine, PhiloxEngine) and not (tensors.shards or tensors.offloaded):
+        return DrawnFactors(tensors.like, tensors.engine)
+    return None
 
 
 def nearly_square(n: int) -> tuple[int, int]:
