@@ -3,7 +3,6 @@
 They are computed before the first step, and kept in the run's directory for later starts.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +12,8 @@ from zo.config import RunConfig
 from zo.lm.scoring.preferences import PreferenceScorer
 from zo.run.assembly import Session
 from zo.run.store import atomic
-from zo.tasks import Encoded
 
 FILE = "reference.json"
-
 SPLITS = ("train", "validation", "test")
 
 
@@ -33,25 +30,19 @@ def add_reference(cfg: RunConfig, directory: Path, session: Session) -> bytes | 
     if cfg.objective.of(session.task) != "dpo":
         return None
     assert isinstance(scorer, PreferenceScorer)
+    splits = {name: getattr(session, name) for name in SPLITS}
     begun = {key: session.read[key] for key in (*SPLITS, "weights")}
-    stored = None
-    if session.processes.leads and (directory / FILE).exists():
-        stored = atomic.unseal((directory / FILE).read_bytes())
+    path, stored = directory / FILE, None
+    if session.processes.leads and path.exists():
+        stored = atomic.unseal(path.read_bytes())
     stored = session.processes.exchange(stored)[0]
-    fresh = stored is None or stored["of"] != begun
-    if fresh:
-        found = {
-            split: scorer.log_probabilities(getattr(session, split), cfg.eval_tokens)
-            for split in SPLITS
-        }
+    if fresh := stored is None or stored["of"] != begun:
+        most = cfg.eval_tokens
+        found = {name: scorer.log_probabilities(of, most) for name, of in splits.items()}
         stored = {"of": begun, **found}
-    for split in SPLITS:
-        setattr(session, split, _with(getattr(session, split), stored[split]))
-    numbers = repr([stored[split] for split in SPLITS]).encode()
+    for name, of in splits.items():
+        pairs = zip(of, stored[name], strict=True)
+        setattr(session, name, [replace(e, reference=c - r) for e, (c, r) in pairs])
+    numbers = repr([stored[name] for name in SPLITS]).encode()
     session.read["reference"] = f"xxh3_128:{xxhash.xxh3_128_hexdigest(numbers)}"
     return atomic.seal(stored) if fresh else None
-
-
-def _with(examples: Sequence[Encoded], numbers: Sequence[Sequence[float]]) -> list[Encoded]:
-    pairs = zip(examples, numbers, strict=True)
-    return [replace(example, reference=chosen - rejected) for example, (chosen, rejected) in pairs]

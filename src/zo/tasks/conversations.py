@@ -33,10 +33,6 @@ JOINED = " + "
 """Separator of the columns in `task.messages` that together form a conversation."""
 
 
-ANSWERED = ("completion", "preference")
-"""Kinds of tasks whose conversations end with an answer."""
-
-
 def is_conversation(value: Any) -> bool:
     """Returns whether a cell is a list of messages."""
     messages = value if isinstance(value, list) else []
@@ -65,7 +61,7 @@ def conversations(
         TaskError: If a row has none, or a message is not text; names the row.
     """
     columns = parts_of(str(getattr(task, key)), rows.names)
-    columns = columns if task.kind in ANSWERED else columns[:1]
+    columns = columns if task.kind in ("completion", "preference") else columns[:1]
     for column in columns:
         rows.require(column, key)
     cells = map(rows.values, columns)

@@ -102,8 +102,6 @@ class ObjectiveConfig:
         found = []
         if self.name not in NAMES:
             found.append(("name", f"must be one of {', '.join(NAMES)}"))
-        if not self.beta > 0:
-            found.append(("beta", "must be greater than 0"))
         if not self.gamma >= 0:
             found.append(("gamma", "must be at least 0"))
         if self.metric not in ("accuracy", "f1"):
@@ -118,7 +116,7 @@ class ObjectiveConfig:
                 found.append(("functions", f"must be {{{address}: weight, ...}}"))
             elif not all(map(math.isfinite, self.functions.values())):
                 found.append(("functions", "must have finite weights"))
-        for key in ("timeout", "memory_gib"):
+        for key in ("beta", "timeout", "memory_gib"):
             if not 0 < getattr(self, key) < math.inf:
                 found.append((key, "must be greater than 0"))
         if self.workers is not None and self.workers < 1:

@@ -35,14 +35,12 @@ def shared_turns(chosen: Sequence[Any], rejected: Sequence[Any], row: int) -> li
     Raises:
         TaskError: If there are none.
     """
-    most = min(len(chosen), len(rejected)) - 1
-    found = [*chosen[: min(_same(chosen, rejected), most)]]
-    if not found:
+    if not (n := min(_same(chosen, rejected), len(chosen) - 1, len(rejected) - 1)):
         raise TaskError(
             f"task.rejected: row {row}, counted from 0: chosen and rejected begin with different messages; begin both"
             " with the prompt's messages, or give these as task.prompt=COLUMN"
         )
-    return found
+    return [*chosen[:n]]
 
 
 def _same(chosen: Sequence[Any], rejected: Sequence[Any]) -> int:

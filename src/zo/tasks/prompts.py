@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.conversations import ANSWERED, TOOLS, rendered, trained_tokens
+from zo.tasks.conversations import TOOLS, rendered, trained_tokens
 from zo.tasks.examples import Example
 from zo.tasks.preferences import pair_of, shared_beginning, shared_turns
 from zo.tasks.templates import columns, fill, is_text, shown
@@ -120,7 +120,11 @@ def _texts(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, lis
         return _conversation(task, tokenizer, example)
     fields = example.fields
     if task.kind == "preference":
-        return _pair(task, example)
+        answers = pair_of(task, fields)
+        if task.prompt is not None:
+            return render(task, example), [*answers]
+        prompt = shared_beginning(*answers)
+        return prompt, [answer[len(prompt) :] for answer in answers]
     prompt = render(task, example)
     if task.kind == "prompts":
         return prompt, []
@@ -186,22 +190,13 @@ def _conversation(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[s
         whole = [rendered(tokenizer, of, tools) for of in answered]
     except Exception as error:  # a template raises what its author wrote
         raise TaskError(f"task.messages: {where}: {str(error).splitlines()[0]}") from error
-    if task.kind not in ANSWERED:
+    if task.kind in ("classification", "prompts"):
         return prompt, [fill(c, example.fields, "candidates") for c in task.words]
     if not all(of.startswith(prompt) for of in whole):
         raise TaskError(
             f"task.messages: {where}: the chat template does not put the answer after the prompt"
         )
     return prompt, [of[len(prompt) :] for of in whole]
-
-
-def _pair(task: TaskConfig, example: Example) -> tuple[str, list[str]]:
-    """Returns an example's prompt and its two answers, of texts."""
-    answers = pair_of(task, example.fields)
-    if task.prompt is not None:
-        return render(task, example), [*answers]
-    prompt = shared_beginning(*answers)
-    return prompt, [answer[len(prompt) :] for answer in answers]
 
 
 def _asked(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -25,9 +25,7 @@ def tokenize(
     if kind != "masked":
         return encode(task, tokenizer, examples, kind)
     if task.kind != "classification":
-        raise TaskError(
-            f"task.kind={task.kind}: a masked model has no texts of its own; use a decoder"
-        )
+        raise TaskError(f"task.kind={task.kind}: a masked model generates no text; use a decoder")
     return encode_masked(task, tokenizer, examples)
 
 

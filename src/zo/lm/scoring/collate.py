@@ -29,9 +29,6 @@ ALIGNED = 16
 """A GPU's attention kernels read a mask in place if rows are a multiple of this many tokens."""
 
 
-DTYPES = {"bool": torch.bool, "int64": torch.int64, "float64": torch.float64}
-
-
 @dataclass(frozen=True)
 class PlainBatch:
     """B examples in P rows of L tokens on the model's device, C candidates of <= T tokens.
@@ -216,7 +213,7 @@ class Collator:
         tensors, begin = {}, 0
         for name in order:
             array = arrays[name]
-            dtype = DTYPES[array.dtype.name]
+            dtype = getattr(torch, array.dtype.name)
             piece = flat[begin : begin + array.nbytes]
             tensors[name] = piece.view(dtype).view(array.shape)
             begin += array.nbytes
