@@ -24,6 +24,12 @@ def method_label(method: str) -> str:
     return words or METHODS.get(key, {"name": key})["name"]
 
 
+def line_label(line: str) -> str:
+    """A line's name in print."""
+    method, comma, words = line.partition(",")
+    return method_label(method) + comma + words
+
+
 def variant_name(method: str, i: int, of: int, words: str) -> str:
     """The name of the i-th of several variants of one method, from which `look` makes a look of its own."""
     return f"{method}:{i}/{of}={words}"

@@ -9,35 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
 from analysis.logs.frames import Frames
-from analysis.logs.history import evaluations
-from analysis.paper.names import method_label, model_label, task_label
-from analysis.report.figures.drawing import (
-    PASSES,
-    SHARE,
-    WIDTH,
-    Figure,
-    line_panels,
-    looks,
-    points,
-    write,
-)
+from analysis.paper.names import line_label, model_label, task_label
+from analysis.report.figures.drawing import Figure, write
+from analysis.report.figures.lines import differences, over_passes
 from analysis.report.markdown import csv, table_texts, write_texts
 from analysis.report.table import Cell, Column, Row, Table, console, number, show
 from analysis.select.cells import MAJORITY, notes, of_majority
 from analysis.select.comparison import (
     AT_END,
     BASE,
-    LOSSES,
     OTHER,
     SHARED,
-    budget_of,
     choices,
     criterion_of,
+    evaluated,
     levels_of,
     lines_frame,
     run_losses,
@@ -66,14 +55,6 @@ TO_LEVEL = (
 )
 CENSORED = "{} of {} seeds arrive; the others count with the whole budget"
 UNCONFIRMED = "; reached at the end, not confirmed: {}"
-MOST_NAMED = 8  # lines of a figure with the memory of each
-ROW = 15  # pixels of a line in the figure of differences
-MINUS = "minus {} at 100 % of the budget"
-BARS = (
-    "Bars: intervals at the levels of Holm's correction; without 0: significant. References: 95 %."
-)
-SPREAD = "Lines: means over the seeds; shaded: from the smallest to the largest."
-APART = 1.1  # memory of methods is named where it differs by this factor
 TUNED = "Loss: {} {}, a mean over the tuning seeds. Compared are the settings of most seeds."
 EDGE = "{} has the smallest or largest value tried: a better one may lie beyond"
 TIED = "of another {} the tuning runs lose as much, within 0.00002"
@@ -115,11 +96,15 @@ def comparison(
     frame = frame.drop(columns=unknown)
     said = [sentence.format(what[0], "reward" if rewarded else "accuracy") for sentence in REPORTED]
     test, levels = "test, exact %" if rewarded else "test %", levels_of(cells)
-    lacking = [f"{share:g} %" for share, key in SHARED.items() if key not in _evaluated(frame)]
+    lacking = [f"{share:g} %" for share, key in SHARED.items() if key not in evaluated(frame)]
     lacking += ["passes to a loss"] * (not levels)
     said += [f"Not recorded: {', '.join(lacking)}."] * bool(lacking)
     table = _table(title, frame, [*said, *below], f"sweep-{sweep}", test, levels)
-    return frame, table, [_figure(title, frame, what), *_over_passes(title, runs, frames)]
+    return (
+        frame,
+        table,
+        [differences(title, frame, what), *over_passes(title, runs, frames.history)],
+    )
 
 
 def _majority(labels: list[str]) -> pd.DataFrame:
@@ -143,18 +128,6 @@ def write_comparison(
     texts = table_texts(name, csv(frame, "%.6g"), [table], tex=bool(figures))
     drawn = [path for figure in figures for path in write(figure, directory)]
     return [*write_texts(directory, texts), *drawn]
-
-
-def line_label(line: str) -> str:
-    """A line's name in print."""
-    method, comma, words = line.partition(",")
-    return method_label(method) + comma + words
-
-
-def _evaluated(frame: pd.DataFrame) -> list[str]:
-    """Those of LOSSES that a line which trains has."""
-    trained = frame[frame["passes"] > 0]
-    return [key for key in LOSSES if trained[key].notna().any()]
 
 
 def _chosen(sweep: str) -> dict[Any, dict[Any, Any]]:
@@ -217,7 +190,7 @@ def _table(
     """The reporting runs: the frame of `lines_frame`; `test` heads what was measured on test examples."""
     base = line_label(next(iter(frame.loc[frame["role"] == BASE, "line"]), "the base"))
     caption = [TO_LEVEL.format(base)] * bool(levels) + caption
-    known = [key for key in _evaluated(frame) if key != AT_END]
+    known = [key for key in evaluated(frame) if key != AT_END]
     columns: dict[str, Column] = {
         "line": lambda row: line_label(row["line"]),
         "setting": _setting,
@@ -259,90 +232,3 @@ def _tuning_table(title: str, frame: pd.DataFrame, caption: list[str]) -> Table:
         "runs": ("tried", ".0f"),
     }
     return Table.of(title, frame.to_dict("records"), columns, names=2, caption=caption)
-
-
-def _figure(title: str, frame: pd.DataFrame, what: tuple[str, str]) -> Figure:
-    """The losses of the methods over the budget, and every line's difference at the end with its interval."""
-    keys = _evaluated(frame)
-    shares = [share for share, key in SHARED.items() if key in keys]
-    rows = frame.assign(method=[line.partition(",")[0] for line in frame["line"]])
-    trained = rows[rows["passes"] > 0]
-    own = trained[trained["line"] == trained["method"]]
-    at: dict[str, Any] = {"panel": "losses", "quantity": what[0], "axis": SHARE}
-    base = rows[rows["role"] == BASE]
-    minus = MINUS.format(line_label(next(iter(base["line"]), "the base")))
-    beside: dict[str, Any] = {"panel": minus, "quantity": "", "axis": what[1]}
-    curves = [
-        points(row["method"], shares, [row[key] for key in keys], series=row["line"], **at)
-        for row in (own if len(own) else trained).to_dict("records")
-    ]
-    gaps = []
-    differing = rows["low"].notna()
-    for place, row in enumerate(rows[differing | (rows["role"] == BASE)].to_dict("records")):
-        gap, half = (row["gap"], row["holm_half"]) if row["role"] != BASE else (0.0, 0.0)
-        said = {**beside, "series": row["line"], "low": [gap - half], "high": [gap + half]}
-        gaps.append(points(row["method"], [gap], [place], shape="points", **said))
-    if not differing.any():
-        everything = pd.concat(curves, ignore_index=True)
-        return Figure("comparison", title, everything, line_panels(everything))
-    everything = pd.concat([*curves, *gaps], ignore_index=True)
-    height = max(170, ROW * len(gaps))
-    named = pd.concat(curves).assign(end=" ")  # by the marks of the differences
-    charts = line_panels(named, size=(WIDTH / 2 - 80, height)).concat
-    beside_them = _intervals(pd.concat(gaps), what[1], height)
-    chart = alt.hconcat(*charts, beside_them, spacing=20)
-    return Figure("comparison", title, everything, chart, [BARS])
-
-
-def _over_passes(title: str, runs: pd.DataFrame, frames: Frames) -> list[Figure]:
-    """Validation accuracy over forward passes, with each method's test accuracy; none where there are many methods."""
-    own = runs[~runs["line"].str.contains(",") & (runs["measure"] == "accuracy")]
-    if own["line"].nunique() > MOST_NAMED or not (own["steps"] > 0).any():
-        return []
-    found = []
-    memory = own[own["steps"] > 0].groupby("line")["peak_gib"].mean()
-    several = bool(memory.max() > APART * memory.min())
-    for line, its in own.groupby("line", sort=False):
-        method = str(line)
-        every = [evaluations(frames.history.one(run)) for run in its["run_id"]]
-        accuracy = (
-            pd.concat(every)
-            .assign(accuracy=lambda of: 100 * of["accuracy"])
-            .groupby("step")["accuracy"]
-        )
-        mean, of_seeds = accuracy.mean(), {"low": accuracy.min(), "high": accuracy.max()}
-        label = f"{line_label(method)}, test {100 * its['test_accuracy'].mean():.0f} %"
-        label += f", {its['peak_gib'].mean():.1f} GiB" * several
-        band: dict[str, Any] = of_seeds if len(its) > 1 else {}
-        said: dict[str, Any] = {"panel": "", "quantity": "validation accuracy (%)", "axis": PASSES}
-        steps, budget = its["steps"].max(), budget_of(runs)
-        said |= {"series": label, "end": label, "shape": "line" if steps else "level"}
-        x = mean.index * its["passes_per_step"].max() if steps else [budget] * len(mean)
-        found.append(
-            points(method, x, mean, **{key: its.to_numpy() for key, its in band.items()}, **said)
-        )
-    rows = pd.concat(found, ignore_index=True)
-    shaded = [SPREAD] * bool(rows["low"].notna().any())
-    return [Figure("passes", title, rows, line_panels(rows), shaded)]
-
-
-def _intervals(gaps: pd.DataFrame, unit: str, height: float) -> alt.LayerChart:
-    """Differences as marks on bars with caps, named at the left."""
-    rows = gaps.assign(
-        name=[line_label(line) for line in gaps["series"]],
-        label=[line_label(method) for method in gaps["method"]],
-    )
-    rows = rows[["name", "label", "method", "end", "shape", "x", "low", "high"]]
-    at = alt.Y("name:N", sort=None, title=None, axis=alt.Axis(labelLimit=260, grid=True))
-    base = alt.Chart(rows.drop(columns="method")).encode(y=at)
-    scales = {key: scale.legend(None) for key, scale in looks(rows).items()}
-    bar = base.mark_errorbar(ticks={"size": 7}).encode(
-        x=alt.X("low:Q", title=unit), x2="high:Q", color=scales["color"]
-    )
-    dot = base.mark_point(filled=True, opacity=1, size=45).encode(
-        x="x:Q", color=scales["color"], shape=scales["shape"], tooltip=["name", "x", "low", "high"]
-    )
-    zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="#999999").encode(x="x:Q")
-    size = {"width": WIDTH / 2 - 130, "height": height}
-    layered: alt.LayerChart = alt.layer(zero, bar, dot)  # type: ignore[assignment]
-    return layered.properties(title=gaps["panel"].iloc[0], **size)

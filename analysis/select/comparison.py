@@ -67,6 +67,12 @@ def _of_task(run: Mapping[Any, Any]) -> str:
     return json.dumps({k: v for k, v in variant.items() if k.startswith(("model.", "task."))})
 
 
+def evaluated(frame: pd.DataFrame) -> list[str]:
+    """Those of LOSSES that a line which trains has."""
+    trained = frame[frame["passes"] > 0]
+    return [key for key in LOSSES if trained[key].notna().any()]
+
+
 def levels_of(cells: pd.DataFrame) -> list[float]:
     """The losses of a sweep whose passes are counted, nats; none if none were fixed."""
     texts = cells.get("levels", pd.Series(dtype=object)).dropna()

@@ -28,7 +28,7 @@ OF_PLACE: dict[str, list[Any]] = {
     "task.label_words": ["no, yes", "bad, good"],
     "adapter": ["none", "lora"],
 }
-"""Keys that say what is measured, and on what; a made run's labels are those of its place."""
+"""Keys that say what is measured, and on what."""
 OF_METHOD: dict[str, list[Any]] = {
     "optimizer.k": [1, 2],
     "optimizer.m": [2, 4],
@@ -73,13 +73,13 @@ def place_of(cell) -> str:
 
 
 def ran(cells, chance, other) -> Frames:
-    """Runs with chance accuracies and ends, on the labels of their place; of a method `other` on other labels."""
+    """Runs with chance accuracies and ends, on the labels of their data; of a method `other` on other labels."""
     draw = np.random.default_rng(chance)
     ends = draw.choice(["finished", "collapsed", "missing"], len(cells), p=[0.8, 0.1, 0.1])
     became = dict(zip(cells["run_id"], ends, strict=True))
     frames = made_frames(cells, lambda cell: became[cell["run_id"]])
-    places = pd.Series(cells.apply(place_of, axis=1).to_numpy(), cells["run_id"])
-    shifts = 2 * frames.runs["run_id"].map(places).factorize()[0]
+    data = frames.runs.reindex(columns=["task.path", "task.split_seed", "task.label_words"])
+    shifts = 2 * pd.Series(map(str, data.to_numpy().tolist())).factorize()[0]
     said = []
     for shift in shifts + (frames.runs["optimizer.name"] == other):
         labels = np.array(list(("0" * (5 + shift) + "1" * EXAMPLES)[:EXAMPLES]))
