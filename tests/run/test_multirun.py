@@ -1,6 +1,7 @@
 """What a person sees of runs, also of several in one process: one that fails ends no other, and a table ends them."""
 
 import re
+import shlex
 import signal
 
 import pytest
@@ -11,6 +12,8 @@ from zo.run.multirun import Multirun, differences
 from zo.run.signals import CTRL_C
 from zo.run.store import lock
 from zo.run.store.directory import directory_of, freeze
+
+START = "Read this review and say whether the film is"
 
 
 def test_runs_that_cannot_be_made_or_have_a_defect_end_no_others_and_a_table_has_the_rest(
@@ -71,10 +74,19 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(make_run, capsys):
         (["optimizer=mezo", "optimizer=lozo"], [{"optimizer": "mezo"}, {"optimizer": "lozo"}]),
         (["lr=1e-3", "lr=1e-4"], [{"lr": "0.001"}, {"lr": "0.0001"}]),
         (["seed=0", "seed=0"], [{}, {}]),
+        (["adapter=none", "adapter=lora lr=1e-4"], [{"adapter": "all"}, {"adapter": "lora"}]),
+        (
+            [f"'task.prompt=\"{START} {end}: {{text}}\"'" for end in ("good or bad", "worth it")],
+            [{"prompt": "… good or bad: {text}"}, {"prompt": "… worth it: {text}"}],
+        ),
+        (
+            [f"'task.prompt=\"{end} {START * 2} {{text}}\"'" for end in ("Is", "Was")],
+            [{"prompt": f"{end} {START * 2}"[:40] + "…"} for end in ("Is", "Was")],
+        ),
     ],
 )
 def test_what_differs_is_named_and_nothing_that_follows_from_it(make_run, grid, expected):
-    runs = [make_run(override) for override in grid]
+    runs = [make_run("optimizer=mezo", "lr=1e-4", *shlex.split(override)) for override in grid]
     assert differences(runs) == expected
 
 

@@ -30,7 +30,13 @@ NAME_LENGTH = 48
 OF_NO_RUN = ("hydra", "out=", "device=", "threads=", "resume=", "tracking.", "checkpoint.", "name=")
 """Beginnings of overrides that do not say what a multirun consists of."""
 
-GROUPS = ("model", "task", "optimizer", "precision")
+GROUPS = ("model", "task", "optimizer", "precision", "adapter")
+WITHOUT_ADAPTER = {"adapter.name": "all"}
+"""What is trained without an adapter."""
+
+TEXT = 40
+"""Characters of a text that distinguishes a run."""
+
 WIDE = 200
 """Columns of the table in a pipe or file."""
 
@@ -201,11 +207,12 @@ def _clean(said: Sequence[str]) -> str:
 def differences(runs: Sequence[RunConfig]) -> list[dict[str, str]]:
     """Returns, for each run, what distinguishes it from the others, as `{"optimizer": "bszo", "k": "4"}`.
 
-    A setting that follows from the choice of model, task, method and precision is left out: it counts only if it
-    differs between runs of the same choice.
+    A setting that follows from the choice of model, task, method, precision and adapter is left out: it counts only if
+    it differs between runs of the same choice. A long text begins with its first words that differ.
     """
     plain = [
-        {
+        WITHOUT_ADAPTER
+        | {
             key: f"{v:g}" if isinstance(v, float) else repr(str(v))[1:-1]
             for key, v in flat(identity_settings(cfg)).items()
         }
@@ -213,7 +220,24 @@ def differences(runs: Sequence[RunConfig]) -> list[dict[str, str]]:
     ]
     wanted = differing(plain, [f"{group}.name" for group in GROUPS])
     shown = _shortened(wanted)
-    return [{shown[k]: settings[k] for k in wanted if k in settings} for settings in plain]
+    texts = {k: _cut([settings[k] for settings in plain if k in settings]) for k in wanted}
+    return [{shown[k]: texts[k][of[k]] for k in wanted if k in of} for of in plain]
+
+
+def _cut(values: Sequence[str]) -> dict[str, str]:
+    """Returns values as they are shown: sentences from the first word that differs, if that leaves them different."""
+    whole = dict(zip(values, values, strict=True))
+    if max(map(len, values)) <= TEXT or not all(" " in value for value in values):
+        return whole
+    words = [value.split(" ") for value in values]
+    pairs = enumerate(zip(*words, strict=False))
+    same = next((i for i, of in pairs if len({*of}) > 1), min(map(len, words)))
+    begin = "… " if same else ""
+    ends = (begin + " ".join(of[same:]) for of in words)
+    cut = {
+        v: f"{end[:TEXT]}…" if len(end) > TEXT else end for v, end in zip(values, ends, strict=True)
+    }
+    return cut if len({*cut.values()}) == len(whole) else whole
 
 
 def _shortened(keys: Sequence[str]) -> dict[str, str]:
