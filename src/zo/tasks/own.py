@@ -9,8 +9,9 @@ from typing import Any
 
 from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.conversations import JOINED, TOOLS, holds_conversations, parts_of
+from zo.tasks.labels import alike, check_labels, same
 from zo.tasks.reading import SPLITS, read_split, split_names
-from zo.tasks.rows import UNNAMED, Rows, Written, alike, check_labels, same
+from zo.tasks.rows import UNNAMED, Rows, Written
 from zo.tasks.templates import MASK, columns, is_text, shown, task_columns, typed
 
 COLUMNS = {

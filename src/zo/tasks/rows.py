@@ -8,24 +8,22 @@ import io
 import json
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from zo.tasks.config import TaskError
-from zo.tasks.templates import FIELDS, shown
+from zo.tasks.labels import plain
+from zo.tasks.templates import FIELDS
 
 ENDINGS = {".csv": "csv", ".tsv": "csv", ".tab": "csv"}
 ENDINGS |= {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 """A number as json writes it."""
-DECIMAL = re.compile(r"\s*[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,4})?\s*")
 WHOLE = re.compile(r"0|-?[1-9][0-9]{0,999}")
 BLANK = re.compile(r"[ \t\r\n]*")
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
@@ -199,52 +197,6 @@ def _no_header_below(names: Sequence[str], rows: Iterable[Sequence[Any]], file: 
             raise ValueError(
                 f"row {i} of {file}, counted from 0, repeats the names of the columns; take it out"
             )
-
-
-def plain(value: Any) -> str:
-    """Returns a cell's visible text without case and outer spaces."""
-    return _visible(shown(value)).strip().casefold()
-
-
-def _visible(text: str) -> str:
-    """Returns a text under NFKC, without format characters, which cannot be seen."""
-    if text.isascii():
-        return text
-    text = unicodedata.normalize("NFKC", text)
-    return "".join(of for of in text if unicodedata.category(of) != "Cf")
-
-
-def same(value: Any) -> Any:
-    """Returns what two labels have in common that are the same to a reader: a number's value, or the visible text."""
-    text = _visible(shown(value))
-    return Decimal(text) if DECIMAL.fullmatch(text) else text
-
-
-def alike(labels: Iterable[Any]) -> dict[Any, Any]:
-    """Returns the first of the labels that are the same to a reader, whole numbers before others, by `same`."""
-    found: dict[Any, Any] = {}
-    for label in sorted(dict.fromkeys(labels), key=lambda of: not isinstance(of, int)):
-        found.setdefault(same(label), label)
-    return found
-
-
-def check_labels(parts: Sequence[Rows], label: str) -> None:
-    """Checks that labels are names in all files or numbers in all: nothing says which number has which name.
-
-    Raises:
-        TaskError: If they are not; names two files.
-    """
-    kinds: dict[bool, str] = {}
-    for rows in parts:
-        values = rows.values(label) if rows.column(label) else ()
-        given = (v for v in values if v is not None and v != "")
-        numbers = {not isinstance(v, str) or bool(DECIMAL.fullmatch(v)) for v in given}
-        if len(numbers) == 1:
-            kinds.setdefault(numbers.pop(), rows.source)
-    if len(kinds) > 1:
-        raise TaskError(
-            f"task.label: {label!r} has names in {kinds[False]} and numbers in {kinds[True]}; write the labels alike"
-        )
 
 
 def joined(parts: Sequence[Rows], files: Sequence[Path]) -> Rows:

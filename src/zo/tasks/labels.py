@@ -1,0 +1,63 @@
+"""Which labels are the same to a reader: numbers by value, texts by what of them can be seen."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from zo.tasks.config import TaskError
+from zo.tasks.templates import shown
+
+if TYPE_CHECKING:
+    from zo.tasks.rows import Rows
+
+DECIMAL = re.compile(r"\s*[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,4})?\s*")
+
+
+def plain(value: Any) -> str:
+    """Returns a cell's visible text without case and outer spaces."""
+    return _visible(shown(value)).strip().casefold()
+
+
+def _visible(text: str) -> str:
+    """Returns a text under NFKC, without format characters, which cannot be seen."""
+    if text.isascii():
+        return text
+    text = unicodedata.normalize("NFKC", text)
+    return "".join(of for of in text if unicodedata.category(of) != "Cf")
+
+
+def same(value: Any) -> Any:
+    """Returns what two labels have in common that are the same to a reader: a number's value, or the visible text."""
+    text = _visible(shown(value))
+    return Decimal(text) if DECIMAL.fullmatch(text) else text
+
+
+def alike(labels: Iterable[Any]) -> dict[Any, Any]:
+    """Returns the first of the labels that are the same to a reader, whole numbers before others, by `same`."""
+    found: dict[Any, Any] = {}
+    for label in sorted(dict.fromkeys(labels), key=lambda of: not isinstance(of, int)):
+        found.setdefault(same(label), label)
+    return found
+
+
+def check_labels(parts: Sequence[Rows], label: str) -> None:
+    """Checks that labels are names in all files or numbers in all: nothing says which number has which name.
+
+    Raises:
+        TaskError: If they are not; names two files.
+    """
+    kinds: dict[bool, str] = {}
+    for rows in parts:
+        values = rows.values(label) if rows.column(label) else ()
+        given = (v for v in values if v is not None and v != "")
+        numbers = {not isinstance(v, str) or bool(DECIMAL.fullmatch(v)) for v in given}
+        if len(numbers) == 1:
+            kinds.setdefault(numbers.pop(), rows.source)
+    if len(kinds) > 1:
+        raise TaskError(
+            f"task.label: {label!r} has names in {kinds[False]} and numbers in {kinds[True]}; write the labels alike"
+        )
