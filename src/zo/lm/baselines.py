@@ -1,7 +1,6 @@
 """Settings of baselines: options of `optimizer` that evaluate the pretrained model without a step. No torch."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from zo.optim.config import Count, MethodConfig, Positive
 
@@ -9,9 +8,6 @@ from zo.optim.config import Count, MethodConfig, Positive
 @dataclass
 class BaselineConfig(MethodConfig):
     """Base class of the settings of baselines."""
-
-    evaluates_by: ClassVar[str] = ""
-    """Class of `zo.lm.scoring.baselines` that reads training examples; empty: the task's scorer."""
 
 
 @dataclass
@@ -34,8 +30,6 @@ class ICLConfig(BaselineConfig):
     k: Count = 32
     separator: str = "\n\n"
 
-    evaluates_by: ClassVar[str] = "InContext"
-
 
 @dataclass
 class LinearProbeConfig(BaselineConfig):
@@ -48,14 +42,19 @@ class LinearProbeConfig(BaselineConfig):
     name: str = "linear_probe"
     c: Positive = 1.0
 
-    evaluates_by: ClassVar[str] = "LinearProbe"
-
 
 BASELINES: dict[str, type[BaselineConfig]] = {
     of.name: of for of in (ZeroShotConfig, ICLConfig, LinearProbeConfig)
 }
 
 
-def reads_train(config: object) -> bool:
+EVALUATORS = {
+    "icl": "zo.lm.scoring.baselines:InContext",
+    "linear_probe": "zo.lm.scoring.baselines:LinearProbe",
+}
+"""Baseline that reads training examples -> its class; that of the others is the task's scorer."""
+
+
+def reads_train(config: MethodConfig) -> bool:
     """Returns whether an option of `optimizer` is a baseline that reads training examples."""
-    return isinstance(config, BaselineConfig) and bool(config.evaluates_by)
+    return config.name in EVALUATORS

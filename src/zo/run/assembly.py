@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -19,7 +20,7 @@ from zo.config import RunConfig
 from zo.distributed.config import local_rank, started_together
 from zo.distributed.loss import AgreedLoss
 from zo.distributed.processes import Processes, join
-from zo.lm.baselines import reads_train
+from zo.lm.baselines import EVALUATORS, reads_train
 from zo.lm.config import ModelError
 from zo.lm.load import Loaded, load
 from zo.lm.objectives import Scorer, scorers
@@ -246,10 +247,10 @@ class Session:
         if reads_train(cfg.optimizer):
             if not isinstance(scorer, CandidateScorer):
                 raise TaskError(f"optimizer={cfg.optimizer.name}: needs a task with candidates")
-            from zo.lm.scoring import baselines
+            from zo.lm.scoring.baselines import Given
 
-            given = baselines.Given(scorer, train, cfg.seed, loaded.tokenizer, cfg.eval_tokens)
-            evaluator = getattr(baselines, cfg.optimizer.evaluates_by)(cfg.optimizer, given)
+            given = Given(scorer, train, cfg.seed, loaded.tokenizer, cfg.eval_tokens)
+            evaluator = resolve_name(EVALUATORS[cfg.optimizer.name])(cfg.optimizer, given)
         notes = [
             *loaded.notes,
             *check_tokens(task, vars(splits), encoded, loaded.tokenizer.bos_token_id),

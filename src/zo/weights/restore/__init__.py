@@ -1,9 +1,9 @@
 """Restore policies, one file each: how θ is displaced for a probe and restored after it.
 
-To add one: a file with its name here, a class with its name in title case, its constraints in `zo.weights.constraints`.
+To add one: a file here, a line in `CLASSES`, its constraints in `zo.weights.constraints`.
 """
 
-from importlib import import_module
+from pkgutil import resolve_name
 
 from zo.weights.restore.base import (
     Excursion,
@@ -25,7 +25,17 @@ __all__ = [
 ]
 
 
+CLASSES = {
+    "subtract": "subtract:Subtract",
+    "merged": "merged:Merged",
+    "snapshot": "snapshot:Snapshot",
+    "streamed": "streamed:Streamed",
+    "factors": "factors:Factors",
+}
+"""Name of `RESTORE_POLICIES` -> module and class, imported when the policy is used."""
+
+
 def policy(name: str) -> type[RestorePolicy]:
     """Returns the class of a name of `RESTORE_POLICIES`."""
-    kind: type[RestorePolicy] = getattr(import_module(f"{__name__}.{name}"), name.title())
+    kind: type[RestorePolicy] = resolve_name(f"{__name__}.{CLASSES[name]}")
     return kind
