@@ -45,6 +45,11 @@ TIMED, LEAST = 5, 100
 TIED = 20
 """Steps with equal losses after which that is said."""
 
+NOT_COMPARED = (
+    "the loss under the restore policy was not compared with weights displaced by hand: it is a metric or a reward,"
+    " which jumps where an answer changes"
+)
+
 NOTHING_MOVES = (
     f"the losses of each of {TIED} steps were equal, which moves nothing; give a larger optimizer.eps or batch_size,"
     " task.samples with task.temperature, or a reward with more values"
@@ -201,6 +206,8 @@ def _step(session: Session, examples: list[Encoded], progress: Progress | None =
             memory.reset_peak(assembly.device)  # later steps need as much, without the copy
     else:
         info = assembly.optimizer.step(loss_fn)
+        if progress is not None and assembly.optimizer.step_index == 1:
+            progress.say(NOT_COMPARED)
     ties = {} if session.scorer.differentiable else {TIE: int(info.tied)}
     seconds = time.perf_counter() - start
     losses = {LOSSES: list(info.losses)} if assembly.optimizer.config.replays else {}
