@@ -15,6 +15,7 @@ from launch.sweep import Sweep
 from tests.launch.conftest import changed
 from zo.config import ConfigError, command_line
 from zo.config.identity import run_id
+from zo.differences import in_facet
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,8 @@ def test_typed_runs_have_one_of_the_untrained_model_for_each_task(typed, added):
     sweep, asked = Sweep.of(typed), command_line.read(typed, multirun=True)
     assert len(sweep.asked.cells) == len(asked.cells) + added
     assert {run.kind[2] for run in sweep.runs[len(sweep.runs) - added :]} <= {"zero_shot"}
+    untrained = [line["variant"] for line in sweep.manifest[len(sweep.runs) - added :]]
+    assert all(map(in_facet, {key for variant in untrained for key in variant}))
 
 
 def test_what_was_typed_beside_a_sweeps_file_is_no_cell_of_the_file():

@@ -45,3 +45,8 @@ def test_the_newest_line_of_a_cell_counts_and_a_comparison_never_mixes_changed_s
     assert current(line("a", 1), line("b", 2, **short)) == ["a", "b"], "two rows of a table"
     both = (line("a", 1, line="mezo"), line("b", 2, line="mezo", seed=1, **short))
     assert current(*both) == ["b"]
+
+
+def test_a_run_is_one_cell_of_a_sweep_that_later_commands_extend_by_seeds() -> None:
+    """The untrained run has no seed: each command names it under its own first one."""
+    assert current(*(line("zero", day, seed=day, lr=0.0) for day in (1, 2, 3))) == ["zero"]
