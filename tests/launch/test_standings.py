@@ -98,18 +98,18 @@ def test_every_number_of_hours_says_where_it_comes_from(capsys, tmp_path):
     assert [line.partition(" sst2 1 1 ")[2] for line in said[1:5]] == [
         "50.0 0.5 measured here on NVIDIA A100",
         "200.0 2.0 as typed",
-        "171.1 1.7 measured on an H200, in results/",
+        "171.1 1.7 measured on an H200 with noise=torch, in results/",
         "223.2 2.2 by the formula, for an H200",
     ]
     assert said[6] == (
-        "5 runs left: 6.4 hours: 0.5 measured here on NVIDIA A100; 2.0 as typed; 1.7 measured on an H200, in results/;"
-        " 2.2 by the formula, for an H200"
+        "5 runs left: 6.4 hours: 0.5 measured here on NVIDIA A100; 2.0 as typed;"
+        " 1.7 measured on an H200 with noise=torch, in results/; 2.2 by the formula, for an H200"
     )
     runs = command_line.read(typed, multirun=True).cells
     assert fit.show(cfg for cfg, _ in runs) == 0
     estimated = capsys.readouterr().out
     assert "36,000 steps of 50 ms, measured here on NVIDIA A100, without evaluations" in estimated
-    assert "36,000 steps of 171 ms, measured on an H200, in results/" in estimated
+    assert "36,000 steps of 171 ms, measured on an H200 with noise=torch, in results/" in estimated
     with pytest.raises(SystemExit):
         status.main([*typed, "--step-ms", "lozo=3"])
     assert "--step-ms lozo=: the methods are bszo, bszo_b, hizoo, mezo" in capsys.readouterr().err

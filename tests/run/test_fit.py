@@ -68,7 +68,7 @@ def test_an_estimate_is_one_line_from_the_configuration_alone(counts, capsys):
     assert hizoo.startswith(
         "opt-13b bf16 hizoo: about 55.5 GB (weights 25.7, state 25.7, scratch 4.12)"
     )
-    assert "20,000 steps of 533 ms, measured on an H200, in results/" in mezo
+    assert "20,000 steps of 533 ms, measured on an H200 with noise=torch, in results/" in mezo
     (lora,) = command_line.runs(["model=opt-13b", "adapter=lora", "optimizer=hizoo", "lr=1e-6"])
     assert isinstance(lora.adapter, PeftAdapter)
     assert "state" not in fit.estimate(lora, None)

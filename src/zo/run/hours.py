@@ -25,7 +25,7 @@ BATCH = 16
 """Of the runs in MEASURED."""
 
 TYPED = "as typed"
-IN_RESULTS = "measured on an H200, in results/"
+IN_RESULTS = "measured on an H200 with noise=torch, in results/"
 BY_FORMULA = "by the formula, for an H200"
 ANY = ""
 """Method of a typed time that is for all."""
