@@ -1,6 +1,7 @@
 """Commands of README and docs, run as a reader types them, page by page; only steps and sizes are smaller."""
 
 import csv
+import json
 import os
 import re
 import runpy
@@ -17,6 +18,7 @@ import pytest
 from zo import __main__ as commands
 from zo.lm.baselines import BASELINES
 from zo.run import signals
+from zo.tasks.measures import NAMED
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -41,7 +43,10 @@ PROGRAMS += ("sbatch", "apt-get", "cp", "cd", "export", ".")
 POINTLESS = r"hardly moves?\b|which moves nothing|trains nothing|are MeZO's to|survives|(\d+) of \1 steps had equal"
 """What the suite says of a run that cannot learn."""
 
-BEFORE = {"analysis.md": ["python train.py -m sweep=quickstart"]}
+BEFORE = {
+    "analysis.md": ["python train.py -m sweep=quickstart"],
+    "sharing.md": ["python train.py optimizer=bszo lr=1e-3"],
+}
 """Page -> what its reader has done before."""
 
 RUN = re.compile(r"out/(\w+)-0123456789ab")
@@ -169,6 +174,20 @@ def test_the_commands_of_a_page_do_what_it_says(page, checkout, monkeypatch, cap
         said = " ".join(" ".join(heard).split())
         assert not status, (command, heard)
         assert not re.search(POINTLESS, said), (command, heard)
+    assert not set().union(*map(unnamed, (at.parent for at in Path("out").glob("*/status.json"))))
+
+
+def unnamed(run: Path) -> set[str]:
+    """Returns the files of a run and the keys of its status that the page of the run directory does not name."""
+    page = (ROOT / "docs/reference/run-directory.md").read_text()
+    keys = json.loads((run / "status.json").read_text())
+    measure = re.compile(rf"(best/(?:val|test)_)(?:{'|'.join(NAMED)})$")
+    named = {key: measure.sub(r"\1<measure>", key) for key in keys}
+    return {key for key, of in named.items() if f"`{of}`" not in page} | {
+        path.name
+        for path in run.iterdir()
+        if not any(f"`{path.name}{end}`" in page for end in ("", "/"))
+    }
 
 
 def test_every_reason_not_to_run_a_command_is_one_of_a_commands():
