@@ -214,11 +214,12 @@ def test_lines_that_are_not_rows_labels_that_look_alike_and_files_left_are_said(
     rows = table(",", ('"a\nb"', "Positive"), ("c", "positive"))
     (path / "train.csv").write_text(rows)
     (path / "other.csv").write_text(rows)
+    (path / "train_test.csv").write_text(rows)
     (path / "about.json").write_text("{}")
     notes = "\n".join(complete(own(path))[1])
     assert "train.csv: 12 lines below the header are 8 rows; texts in quotes" in notes
     assert "'Positive' and 'positive' are separate classes" in notes
-    assert re.search(r"names name no split: .*about\.json, .*other\.csv$", notes, re.M)
+    assert re.search(r"not name one split: .*about\.json, .*other\.csv, .*_test\.csv$", notes, re.M)
     (path / "other.csv").write_text("text,label,z\na,b,c\n")
     (path / "train.csv").rename(path / "a.csv")
     with pytest.raises(TaskError, match=r"other\.csv differ in the columns z"):
@@ -317,7 +318,8 @@ def test_a_folder_trains_on_what_is_called_training_and_lists_its_files(files, t
 
 @pytest.mark.parametrize(
     ("pair", "labels"),
-    [(("1", "1.0"), [0, 1]), (("café", "cafe\u0301"), ["café", "other"]), (("a", "a\u200b"), ["a", "other"])],
+    [(("1", "1.0"), [0, 1]), (("café", "cafe\u0301"), ["café", "other"]), (("a", "a\u200b"), ["a", "other"]),
+     (("a", "a "), ["a", "other"]), (("❤", "❤\ufe0f"), ["other", "❤"]), (("b", "b\x7f"), ["b", "other"])],
 )  # fmt: skip
 def test_labels_that_a_reader_cannot_tell_apart_are_one_class(pair, labels, tmp_path):
     other = "0" if labels[0] == 0 else "other"

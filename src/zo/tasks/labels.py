@@ -19,15 +19,22 @@ DECIMAL = re.compile(r"\s*[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,4})?\s*")
 
 def plain(value: Any) -> str:
     """Returns a cell's visible text without case and outer spaces."""
-    return _visible(shown(value)).strip().casefold()
+    return _visible(shown(value)).casefold()
 
 
 def _visible(text: str) -> str:
-    """Returns a text under NFKC, without format characters, which cannot be seen."""
-    if text.isascii():
-        return text
-    text = unicodedata.normalize("NFKC", text)
-    return "".join(of for of in text if unicodedata.category(of) != "Cf")
+    """Returns a text under NFKC with a plain minus, without what cannot be seen inside or around it."""
+    if not (text.isascii() and text.isprintable()):
+        text = unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-")
+        text = "".join(of for of in text if of.isspace() or not _unseen(of))
+    return text.strip()
+
+
+def _unseen(of: str) -> bool:
+    """Returns whether a character is a control, a format character or a variation selector."""
+    return unicodedata.category(of) in ("Cc", "Cf") or "VARIATION SELECTOR" in unicodedata.name(
+        of, ""
+    )
 
 
 def same(value: Any) -> Any:

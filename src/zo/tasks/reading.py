@@ -146,7 +146,7 @@ def _files_of(task: TaskConfig, local: dict[str, list[Named]]) -> str:
     for split in sorted(local, key=lambda name: (not name, name)):
         files = [str(file) for _, file in local[split]]
         more = f" and {len(files) - SHOWN} more" * (len(files) > SHOWN)
-        why = "not read, since their format differs or their names name no split"
+        why = "not read, since their format differs or their names do not name one split"
         listed.append(f"{split or why}: {', '.join(files[:SHOWN])}{more}")
     return f"{task.path}: {'; '.join(listed)}"
 
@@ -211,12 +211,12 @@ def _of_directory(base: Path) -> dict[str, list[Named]] | None:
 
 
 def _split_of(name: str) -> str:
-    """Returns the split that a file's name or else the nearest of its directories names; empty if none does."""
+    """Returns the split that a file's name or else the nearest of its directories names; empty for none or two."""
     for part in reversed(Path(re.sub("(?i)h(eld|old)[-_ ]?out", "holdout", name)).parts):
-        for word in re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", part):
-            for split, pattern in SPLIT_WORD.items():
-                if pattern.fullmatch(word.lower()):
-                    return split
+        words = [word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", part)]
+        named = {of for of, known in SPLIT_WORD.items() if any(map(known.fullmatch, words))}
+        if named:
+            return named.pop() if len(named) == 1 else ""
     return ""
 
 
