@@ -1,5 +1,6 @@
 """transformers' Trainer with zeroth-order steps: a real Trainer on a tiny model."""
 
+import doctest
 import os
 import pickle
 import runpy
@@ -63,6 +64,16 @@ def make_trainer(out, record=None, method="bszo", method_args=None, **kwargs):
         method=method,
         method_args=method_args or {"k": 2, "eps": 1e-3, "prior_std": 1.0, "record": record},
     )
+
+
+def test_the_example_in_the_docstring_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {"ZOTrainer": ZOTrainer, "TrainingArguments": TrainingArguments}
+    given |= {"model": make_model(), "data": rows(16)}
+    text = str(ZOTrainer.__doc__)
+    example = doctest.DocTestParser().get_doctest(text, given, "ZOTrainer", None, 0)
+    assert len(example.examples) == 3
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
 
 
 def weights(model):

@@ -488,7 +488,7 @@ def test_going_on_with_the_same_seed_is_warned_of_and_starting_again_is_not():
         step(0)
 
 
-DOCUMENTED = [*CLASSES.values(), zo.optimizer, zo.replay]
+DOCUMENTED = [*CLASSES.values(), zo.optimizer, zo.replay, zo.offload]
 
 
 @pytest.mark.parametrize("what", DOCUMENTED, ids=lambda what: what.__name__)

@@ -213,7 +213,14 @@ class ZOTrainerMixin:
 
 
 class ZOTrainer(ZOTrainerMixin, Trainer):  # type: ignore[misc]
-    """transformers' Trainer with zeroth-order steps; arguments as of Trainer, and `method` and `method_args`."""
+    """transformers' Trainer with zeroth-order steps; arguments as of Trainer, and `method` and `method_args`.
+
+    Example:
+        >>> args = TrainingArguments("out", max_steps=2, report_to=[], disable_tqdm=True)
+        >>> trainer = ZOTrainer(model, args, train_dataset=data, method="bszo", method_args={"k": 2})
+        >>> trainer.train().global_step
+        2
+    """
 
 
 def _continue(optimizer: ZerothOrder, made: int) -> None:

@@ -41,6 +41,11 @@ def offload(
     A model that transformers or accelerate has left on disk (`device_map={"": "disk"}`) stays in its files: those that
     are trained are copied into `directory` when an optimizer is made, and the others are read where they are.
 
+    Example:
+        >>> offload = zo.offload(model, "disk", device="cpu", directory="weights")
+        >>> optimizer = zo.MeZO(model, lr=1e-4, restore="streamed")
+        >>> loss = optimizer.step(lambda: model(x).square().mean())
+
     Args:
         model: In memory, or left on disk. Its buffers are moved to the device.
         where: `cpu`, the host's memory; or `disk`.
