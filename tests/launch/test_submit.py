@@ -109,7 +109,7 @@ def test_ctrl_c_at_any_moment_ends_the_wait_and_not_the_jobs(grid, sbatch, capsy
         (["hydra.launcher.runs_per_job=0"], "hydra.launcher.runs_per_job=0: must be at least 1"),
         (["hydra.launcher.gpus_per_node=1"], "hydra.launcher.gpus_per_node=1: must be null where gres asks"),
         (["+hydra.launcher.sbatch.mem-gb=1"], "must not repeat mem-gb, which is a key of its own"),
-        (["resume=false"], "resume=False: must be true for a job"),
+        (["resume=false"], "resume=false: must be true for a job"),
         (["hydra/launcher=basic"], "hydra/launcher=basic: runs in its own process; take slurm or local"),
         (["hydra/launcher=submitit_slurm"], "hydra/launcher=submitit_slurm: must be one of basic,"),
         (["hydra/launcher=slurmy"], "hydra/launcher=slurmy: did you mean slurm?"),

@@ -17,9 +17,9 @@ from zo.config import RunConfig
 from zo.config.presets import SUITE
 from zo.lm.config import ModelError
 from zo.optim import OPTIMIZERS
-from zo.run.logs.tracking import read_status
-from zo.run.store.rows import ATTEMPTS
+from zo.run.store import atomic
 
+STATUS, ATTEMPTS = "status.json", "attempts.jsonl"  # not from modules that import torch
 MEASURED = SUITE / "results" / "measured" / "table4" / "table4.csv"
 BATCH = 16
 """Of the runs in MEASURED."""
@@ -59,7 +59,7 @@ def step_times(
     for run, directory in runs:
         kind = kind_of(run)
         of_kind.setdefault(kind, run)
-        if (ms := read_status(directory).get("time/step_ms_median")) is not None:
+        if (ms := atomic.read_json(directory / STATUS).get("time/step_ms_median")) is not None:
             measured[kind][_device(directory)].append(ms)
     return {
         kind: _here(measured[kind]) if kind in measured else _elsewhere(run, typed, formula)

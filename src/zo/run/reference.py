@@ -9,7 +9,6 @@ from pathlib import Path
 import xxhash
 
 from zo.config import RunConfig
-from zo.lm.scoring.preferences import PreferenceScorer
 from zo.run.assembly import Session
 from zo.run.store import atomic
 
@@ -26,9 +25,11 @@ def add_reference(cfg: RunConfig, directory: Path, session: Session) -> bytes | 
     Returns:
         The file's new content; None if it has its content.
     """
-    scorer = session.scorer
     if cfg.objective.of(session.task) != "dpo":
         return None
+    from zo.lm.scoring.preferences import PreferenceScorer  # here: other runs need none of it
+
+    scorer = session.scorer
     assert isinstance(scorer, PreferenceScorer)
     splits = {name: getattr(session, name) for name in SPLITS}
     begun = {key: session.read[key] for key in (*SPLITS, "weights")}
