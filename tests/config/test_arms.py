@@ -42,6 +42,7 @@ def named(*typed):
     ]
 
 
+@pytest.mark.process  # composes 864 cells one by one, too: nine seconds
 def test_every_line_has_the_same_number_of_settings_and_each_is_as_hydra_composes_it():
     found = command_line.read(TUNE, multirun=True).cells
     counts = pd.Series([line.name for _, line in found]).value_counts()

@@ -37,7 +37,7 @@ def scorer_of(model, objective):
 def with_reference(model, examples):
     """Returns the examples with the numbers of a model before its weights move a little."""
     found = scorer_of(model, DPO).log_probabilities(examples, 64)
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         for p in model.parameters():
             p.add_(torch.randn_like(p), alpha=0.02)
