@@ -9,12 +9,11 @@ import pytest
 from tests.support.runs import composed, rows_of, rows_once_run, stopped_after
 from tests.support.victims import exit_statuses, what_it_came_to
 from zo.lm.scoring.preferences import PreferenceScorer
-from zo.run.reference import FILE
 from zo.run.results.export import export
 from zo.run.results.predict import predict
 from zo.run.runner import run
 from zo.run.store import atomic
-from zo.run.store.directory import InputsError, directory_of, freeze
+from zo.run.store.directory import REFERENCE, InputsError, directory_of, freeze
 
 PAIRS = Path(__file__).parents[2] / "examples" / "preferences.jsonl"
 SMALL = ("task=preference", f"task.path={PAIRS}", "steps=4", "eval_every=2", "threads=1")
@@ -62,11 +61,11 @@ def test_an_interrupted_run_takes_the_stored_reference_and_ends_as_the_other(
     assert "simpo" in settings or first == pytest.approx(0.693147, abs=0.02)
     with stopped_after(3):
         run(other)
-    stored = directory_of(other) / FILE
+    stored = directory_of(other) / REFERENCE
     if "simpo" in settings:
         assert not stored.exists()
     else:
-        assert stored.read_bytes() == (directory_of(one) / FILE).read_bytes()
+        assert stored.read_bytes() == (directory_of(one) / REFERENCE).read_bytes()
     monkeypatch.delattr(PreferenceScorer, "log_probabilities")
     run(other)
     assert what_it_came_to(directory_of(other)) == what_it_came_to(directory_of(one))
@@ -75,12 +74,12 @@ def test_an_interrupted_run_takes_the_stored_reference_and_ends_as_the_other(
 def test_a_lost_reference_is_computed_anew_and_another_one_is_refused(tmp_path):
     cfg, twin = (composed(tmp_path / name, *SMALL) for name in ("a", "b"))
     run(twin)
-    path = directory_of(cfg) / FILE
+    path = directory_of(cfg) / REFERENCE
     for content in (None, b"torn"):
         with stopped_after(1):
             run(cfg)
         path.unlink() if content is None else path.write_bytes(content)
-    other = atomic.unseal((directory_of(twin) / FILE).read_bytes())
+    other = atomic.unseal((directory_of(twin) / REFERENCE).read_bytes())
     other["train"][0][0] += 1
     path.write_bytes(atomic.seal(other))
     with pytest.raises(InputsError, match="the reference's log-probabilities are not as when"):

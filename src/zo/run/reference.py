@@ -9,15 +9,16 @@ from pathlib import Path
 import xxhash
 
 from zo.config import RunConfig
+from zo.lm.scoring.preferences import PreferenceScorer
 from zo.run.assembly import Session
 from zo.run.store import atomic
+from zo.run.store.directory import REFERENCE
 
-FILE = "reference.json"
 SPLITS = ("train", "validation", "test")
 
 
 def add_reference(cfg: RunConfig, directory: Path, session: Session) -> bytes | None:
-    """Gives every pair its reference, before the first step is made or replayed; other objectives have none.
+    """Gives every pair its reference, before the first step is made or replayed.
 
     Process 0 reads the file. Numbers of a missing or torn file, or of other data or weights, are computed anew.
     `Inputs` has the numbers' digest, so a run's later starts refuse others.
@@ -25,15 +26,11 @@ def add_reference(cfg: RunConfig, directory: Path, session: Session) -> bytes | 
     Returns:
         The file's new content; None if it has its content.
     """
-    if cfg.objective.of(session.task) != "dpo":
-        return None
-    from zo.lm.scoring.preferences import PreferenceScorer  # here: other runs need none of it
-
     scorer = session.scorer
     assert isinstance(scorer, PreferenceScorer)
     splits = {name: getattr(session, name) for name in SPLITS}
     begun = {key: session.read[key] for key in (*SPLITS, "weights")}
-    path, stored = directory / FILE, None
+    path, stored = directory / REFERENCE, None
     if session.processes.leads and path.exists():
         stored = atomic.unseal(path.read_bytes())
     stored = session.processes.exchange(stored)[0]

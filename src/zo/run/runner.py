@@ -30,12 +30,12 @@ from zo.run.logs.tracking import (
 )
 from zo.run.logs.wandb_run import ID, renew_wandb_id
 from zo.run.loop import Journal, train
-from zo.run.reference import FILE, add_reference
 from zo.run.resume import resume
 from zo.run.signals import Interrupted, Requests
 from zo.run.store import atomic, checkpoint, lock
 from zo.run.store.directory import (
     CONFIG,
+    REFERENCE,
     DirectoryError,
     Inputs,
     InputsError,
@@ -170,12 +170,16 @@ def _make(
         session = Session.open(cfg, scratch)
     assembly = session.assembly
     dist_checks.check_loaded(processes, cfg, session)
-    reference = add_reference(cfg, directory, session)
+    reference = None
+    if cfg.objective.of(session.task) == "dpo":
+        from zo.run.reference import add_reference  # here: other runs need none of it
+
+        reference = add_reference(cfg, directory, session)
     with processes.together():
         if processes.leads:
             _record_inputs(cfg, directory, session)
             if reference is not None:
-                atomic.replace(directory / FILE, reference)
+                atomic.replace(directory / REFERENCE, reference)
         elif not (directory / CONFIG).exists():
             raise DirectoryError(f"no {directory} here; give an out= that all processes share")
     if cfg.model.quantization:

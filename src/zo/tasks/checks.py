@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.conversations import is_empty
 from zo.tasks.examples import Example, Splits
-from zo.tasks.preferences import pair_of
 from zo.tasks.prompts import Encoded, render
 from zo.tasks.templates import fill, typed
 
@@ -151,6 +149,8 @@ def _stands_in(answer: str, prompt: str) -> bool:
 def _text(task: TaskConfig, example: Example) -> str:
     """Returns the key by which two examples are duplicates: the prompt, with the completion if there is one."""
     if task.kind == "preference":
+        from zo.tasks.preferences import pair_of
+
         return str(pair_of(task, example.fields)) + (render(task, example) if task.prompt else "")
     if task.messages is not None:
         return str(example.fields[task.messages])
@@ -176,6 +176,8 @@ def _glued(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
 
 def _empty_turns(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
     """Returns a warning if a message of the assistant is empty."""
+    from zo.tasks.conversations import is_empty
+
     rows = [
         e.row
         for e in examples

@@ -13,7 +13,6 @@ import numpy as np
 from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.examples import Example, Splits
 from zo.tasks.labels import check_labels, plain, same
-from zo.tasks.preferences import check_pairs
 from zo.tasks.reading import read_split
 from zo.tasks.rows import Rows, Written
 from zo.tasks.templates import MADE, columns, is_text, shown, task_columns, typed
@@ -270,6 +269,8 @@ def _examples(
         for i in range(len(places))
     ]
     if task.kind == "preference":
+        from zo.tasks.preferences import check_pairs
+
         check_pairs(task, split, found)
     return found
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from zo.tasks.config import TaskConfig
 from zo.tasks.examples import Example
-from zo.tasks.preferences import NAMES as PAIR
 from zo.tasks.templates import columns, fill, task_columns
 
 MOST_CLASSES = 5
@@ -91,7 +90,9 @@ def names_of(task: TaskConfig, example: Example) -> list[str]:
     if task.choices is not None:
         return [str(choice) for choice in example.fields[task.choices]]
     if task.kind == "preference":
-        return PAIR
+        from zo.tasks.preferences import NAMES
+
+        return NAMES
     return _names(task, example.fields)
 
 

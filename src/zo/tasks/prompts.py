@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
-from zo.tasks.conversations import TOOLS, rendered, trained_tokens
 from zo.tasks.examples import Example
-from zo.tasks.preferences import pair_of, shared_beginning, shared_turns
 from zo.tasks.templates import columns, fill, is_text, shown
 
 
@@ -120,6 +118,8 @@ def _texts(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, lis
         return _conversation(task, tokenizer, example)
     fields = example.fields
     if task.kind == "preference":
+        from zo.tasks.preferences import pair_of, shared_beginning
+
         answers = pair_of(task, fields)
         if task.prompt is not None:
             return render(task, example), [*answers]
@@ -143,6 +143,8 @@ def _texts(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, lis
 
 def _all_turns(task: TaskConfig, tokenizer: Any, example: Example) -> Encoded:
     """Returns a conversation whose candidate begins with the assistant's first message; it loses its first tokens."""
+    from zo.tasks.conversations import TOOLS, rendered, trained_tokens
+
     turns, where = _turns(task, tokenizer, example), f"row {example.row}"
     try:
         ids, trained = trained_tokens(tokenizer, turns, example.fields.get(TOOLS))
@@ -179,9 +181,13 @@ def _turns(task: TaskConfig, tokenizer: Any, example: Example) -> list[dict[str,
 
 def _conversation(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, list[str]]:
     """Returns a conversation as text, cut before the assistant's last message."""
+    from zo.tasks.conversations import TOOLS, rendered
+
     turns, where = _turns(task, tokenizer, example), f"row {example.row}"
     asked, answered = turns if task.kind == "classification" else _asked(turns), [turns]
     if task.kind == "preference":
+        from zo.tasks.preferences import pair_of, shared_turns
+
         answered = [*pair_of(task, example.fields)]
         asked = shared_turns(answered[0], answered[1], example.row)
     tools = example.fields.get(TOOLS)

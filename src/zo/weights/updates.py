@@ -11,7 +11,6 @@ from torch import Tensor
 
 from zo.noise import DTYPES, Engine, Move, NoiseKey, PhiloxEngine, TensorTable
 from zo.weights.directions import Terms, at_least_float32, fused
-from zo.weights.subspaces import sum_of_products
 
 
 class Rounding(NamedTuple):
@@ -236,6 +235,8 @@ def add_(
         total = theta.float()
     if decay:
         total.mul_(1.0 - decay)
+    from zo.weights.subspaces import sum_of_products  # here: fused noise needs none of it
+
     if (product := sum_of_products(terms, i, theta)) is not None:
         total.add_(product)
     else:
@@ -299,6 +300,8 @@ def add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) ->
         some = theta.new_empty(len(rows), theta.shape[1])
         one.engine.add_(some, theta, one.move(i, rows=rows))
     else:
+        from zo.weights.subspaces import sum_of_products
+
         total = at_least_float32(theta[rows])
         if (product := sum_of_products(terms, i, theta, rows)) is not None:
             total.add_(product)

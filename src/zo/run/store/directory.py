@@ -22,6 +22,7 @@ from zo.tasks.data import complete
 
 CONFIG, INPUTS = "config.yaml", "inputs.json"
 TASK = "task.json"
+REFERENCE = "reference.json"
 REMEDY = "remove this file and repeat the run's command, which writes it anew and keeps the steps"
 
 READ = {
