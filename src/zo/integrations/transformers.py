@@ -219,6 +219,7 @@ class ZOTrainer(ZOTrainerMixin, Trainer):  # type: ignore[misc]
         >>> args = TrainingArguments("out", max_steps=2, report_to=[], disable_tqdm=True)
         >>> trainer = ZOTrainer(model, args, train_dataset=data, method="bszo", method_args={"k": 2})
         >>> trainer.train().global_step
+        {'train_runtime': ...}
         2
     """
 
