@@ -219,6 +219,8 @@ def test_lines_that_are_not_rows_labels_that_look_alike_and_files_left_are_said(
     notes = "\n".join(complete(own(path))[1])
     assert "train.csv: 12 lines below the header are 8 rows; texts in quotes" in notes
     assert "'Positive' and 'positive' are separate classes" in notes
+    (path / "train.csv").write_text(table(",", ("a", "bad"), ("b", "good"), ("c", "0"), ("d", "1")))
+    assert "'0', '1' and 'bad', 'good' are separate classes" in "\n".join(complete(own(path))[1])
     assert re.search(r"not name one split: .*about\.json, .*other\.csv, .*_test\.csv$", notes, re.M)
     (path / "other.csv").write_text("text,label,z\na,b,c\n")
     (path / "train.csv").rename(path / "a.csv")
@@ -274,6 +276,40 @@ def test_splits_of_a_saved_data_set_are_mapped_by_the_names_of_their_classes(tmp
     saved(tmp_path / "b", labels, ["bad", "good"], ["good", "bad", "other"])
     with pytest.raises(TaskError, match=r"split 'train' of .* and split 'test' of .* differently"):
         load_splits(complete(own(tmp_path / "b"))[0])
+
+
+NAMES, SWAPPED, MORE = ("bad", "good"), ("good", "bad"), ("good", "bad", "other")
+OTHER = "the run and .*new.* name the classes of 'label' differently"
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize(
+    ("cells", "names", "of_numbers", "of_names"),
+    [(NAMES, None, "", ""), ("01", None, "", "none of 'bad', 'good'"), (("bad", "1"), None, "", "label '1'"),
+     (NAMES, SWAPPED, "", ""), (NAMES, MORE, OTHER, "")],
+)  # fmt: skip
+def test_a_new_files_labels_are_the_runs_by_name_or_are_refused(
+    cells, names, of_numbers, of_names, numbered, tmp_path
+):
+    """The run's file has numbers with names, or names alone; the new one these cells, or numbers with these names."""
+    whole, new = (tmp_path / f"{name}.parquet" for name in ("x", "new"))
+    texts = [*NAMES] * 9
+    if numbered:
+        classes(whole, texts, NAMES)
+    else:
+        parquet.write_table(pyarrow.table({"text": texts, "label": texts}), whole)
+    if names:
+        classes(new, texts, names)
+    else:
+        new = new.with_suffix(".csv")
+        new.write_text(table(",", *zip(texts, [*cells] * 9, strict=True)))
+    task, _ = complete(own(whole))
+    if said := of_numbers if numbered else of_names:
+        with pytest.raises(TaskError, match=said):
+            load_file(task, new)
+    else:
+        for example in load_file(task, new).examples:
+            assert example.fields["text"].startswith(task.words[example.label].strip())
 
 
 @pytest.mark.parametrize("files", [("train", "test"), ("part-0", "part-1")])

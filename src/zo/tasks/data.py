@@ -131,9 +131,8 @@ def load_file(task: TaskConfig, file: Path) -> FileExamples:
     here = replace(task, path=str(file.resolve()), data_files=None, where=None)
     here = replace(here, subset=None, data_dir=None, revision=None, install=None)
     rows = read_split(here, "train")
-    words = [word.strip() for word in task.words]
-    if sorted(rows.classes.get(str(task.label), ())) == sorted(words):  # in any order
-        rows = rows.with_classes_of(replace(rows, classes={str(task.label): words}))
+    if task.kind == "classification" and task.choices is None:
+        rows = _with_classes_of_run(task, rows)
     answered = _answered(task, rows)
     if task.kind == "completion" and not answered:
         here = task = replace(here, kind="prompts", completion=None, references=None, measure=None)
@@ -152,6 +151,25 @@ def load_file(task: TaskConfig, file: Path) -> FileExamples:
     if not answered and task.choices is not None:
         found = [replace(e, fields={**e.fields, str(task.label): []}) for e in found]
     return FileExamples(found, answered, task, rows.notes)
+
+
+def _with_classes_of_run(task: TaskConfig, rows: Rows) -> Rows:
+    """Returns rows whose labels are the run's, by name where the run and the file have names.
+
+    Raises:
+        TaskError: If the file names other classes.
+    """
+    label, words = str(task.label), [word.strip() for word in task.words]
+    numbered = task.labels in (None, [*range(len(words))])
+    here = rows.classes.get(label, words)
+    if numbered and not {*here} & {*words}:
+        said = f"{rows.source}: its classes {', '.join(here[:SHOWN])} are taken in this order for the run's"
+        return replace(rows, notes=[*rows.notes, f"{said} {', '.join(words[:SHOWN])}"])
+    labels = list(task.labels or ())
+    run = Rows([label], np.arange(len(labels)), lambda _, at: [labels[i] for i in at.tolist()])
+    return rows.with_classes_of(
+        replace(run, classes={label: words} if numbered else {}, source="the run")
+    )
 
 
 def _answered(task: TaskConfig, rows: Rows) -> bool:

@@ -51,6 +51,11 @@ def alike(labels: Iterable[Any]) -> dict[Any, Any]:
     return found
 
 
+def is_number(label: Any) -> bool:
+    """Returns whether a label is a number, or the text of one."""
+    return not isinstance(label, str) or bool(DECIMAL.fullmatch(label))
+
+
 def check_labels(parts: Sequence[Rows], label: str) -> None:
     """Checks that labels are names in all files or numbers in all: nothing says which number has which name.
 
@@ -61,7 +66,7 @@ def check_labels(parts: Sequence[Rows], label: str) -> None:
     for rows in parts:
         values = rows.values(label) if rows.column(label) else ()
         given = (v for v in values if v is not None and v != "")
-        numbers = {not isinstance(v, str) or bool(DECIMAL.fullmatch(v)) for v in given}
+        numbers = {*map(is_number, given)}
         if len(numbers) == 1:
             kinds.setdefault(numbers.pop(), rows.source)
     if len(kinds) > 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.conversations import JOINED, TOOLS, holds_conversations, parts_of
-from zo.tasks.labels import alike, check_labels, same
+from zo.tasks.labels import alike, check_labels, is_number, same
 from zo.tasks.reading import SPLITS, read_split, split_names
 from zo.tasks.rows import UNNAMED, Rows, Written
 from zo.tasks.templates import MASK, columns, is_text, shown, task_columns, typed
@@ -245,10 +245,13 @@ def _unused(task: TaskConfig, rows: Rows) -> list[str]:
 
 
 def _alike(task: TaskConfig) -> list[str]:
-    """Returns a warning for labels that differ only in case or spaces."""
-    alike = defaultdict(list)
+    """Returns a warning for labels that differ only in case or spaces, or are partly names and partly numbers."""
+    alike, kinds = defaultdict(list), defaultdict[Any, list[str]](list)
     for label in task.labels or ():
         alike[shown(label).strip().casefold()].append(repr(label))
+        kinds[is_number(label)].append(repr(label))
+    if len(kinds) == 2 and min(map(len, kinds.values())) > 1:
+        alike[""] = [", ".join(of[:SHOWN]) for of in kinds.values()]
     return [
         f"task.label: {' and '.join(of)} are separate classes; write them alike if they are one"
         for of in alike.values()

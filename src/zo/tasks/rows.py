@@ -122,7 +122,8 @@ class Rows:
 
         def cells(name: str, at: np.ndarray) -> list[Any]:
             values = self.cells(name, at)
-            return [new[name].get(v, v) for v in values] if name in new else values
+            of = new.get(name, {})
+            return [of.get(v, v) if isinstance(v, int | str) else v for v in values]
 
         kept = {name: of for name, of in self.classes.items() if name not in new}
         return replace(self, cells=cells, classes={**kept, **other.classes})
