@@ -58,6 +58,7 @@ UNCONFIRMED = "; reached at the end, not confirmed: {}"
 TUNED = "Loss: {} {}, a mean over the tuning seeds. Compared are the settings of most seeds."
 EDGE = "{} has the smallest or largest value tried: a better one may lie beyond"
 TIED = "of another {} the tuning runs lose as much, within 0.00002"
+FEWER = "fewer seeds than {}: the difference and its interval are of these alone"
 OF_BASE = "not decided: {}'s rate is at the edge of its grid"
 
 
@@ -188,7 +189,8 @@ def _table(
     title: str, frame: pd.DataFrame, caption: list[str], name: str, test: str, levels: list[float]
 ) -> Table:
     """The reporting runs: the frame of `lines_frame`; `test` heads what was measured on test examples."""
-    base = line_label(next(iter(frame.loc[frame["role"] == BASE, "line"]), "the base"))
+    of_base = frame[frame["role"] == BASE]
+    base, most = line_label(next(iter(of_base["line"]), "the base")), of_base["seeds"].max()
     caption = [TO_LEVEL.format(base)] * bool(levels) + caption
     known = [key for key in evaluated(frame) if key != AT_END]
     columns: dict[str, Column] = {
@@ -198,7 +200,8 @@ def _table(
         "seeds": lambda row: Cell(
             str(row["seeds"]),
             float(row["seeds"]),
-            notes=(f"{row['collapsed']} collapsed",) * bool(row["collapsed"]),
+            notes=(f"{row['collapsed']} collapsed",) * bool(row["collapsed"])
+            + (FEWER.format(base),) * bool(row["passes"] and row["seeds"] < most),
         ),
         **{f"passes to {level:g}": _to_level(i) for i, level in enumerate(levels)},
         "ms a pass": ("pass_ms", ".1f"),

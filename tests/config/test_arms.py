@@ -91,6 +91,38 @@ def test_stages_are_made_in_order_each_with_what_the_ones_before_it_chose(capsys
     assert [stages.main([name]) for name in ("quickstart", "nothing")] == [2, 2]
 
 
+def test_a_line_has_the_seeds_that_its_stage_gives_it_and_its_row_says_so(conf):
+    shutil.copytree(command.ROOT / "results" / "settings", conf / "settings")
+    again = "sweep=compare_smollm2_long hydra.sweeper.stored_runs=null"
+    cells = composed(again.removeprefix("sweep="))
+    seeds = {"mezo": 13, "bszo": 13, "mezo_adam": 13, "lozo": 13, "tezo": 3, "adam": 3}
+    assert cells[cells["steps"] > 0].groupby("line").size().to_dict() == seeds
+    assert len(Sweep.of([*again.split(), "seed=1,4"]).runs) == 6 + 4 + 1
+    frames = made_frames(cells)
+    cells["steps"] = cells["steps"].clip(upper=STEPS)
+    frame, table, _ = comparison("compare_smollm2_long", fill(cells, frames.runs), frames)
+    shown = {row["line"].text: row["seeds"] for row in table.frame.to_dict("records")}
+    assert (shown["BSZO"].text, shown["BSZO"].notes) == ("13", ())
+    assert (shown["TeZO"].text, *shown["TeZO"].notes) == ("3", report.FEWER.format("MeZO"))
+    rows = frame.set_index("line")
+    assert rows.loc["bszo", "minimum_detectable_effect"] < rows.loc["tezo", "minimum_detectable_effect"]  # fmt: skip
+    path = conf / "sweep" / "compare_smollm2_long.yaml"
+    text, right = path.read_text(), "only: {tezo: {seed: [1, 2, 3]}, "
+    assert right in text
+    for wrong, said in (
+        ("tezzo: {seed: [1]}", "only=tezzo: must be a line of compare_smollm2_long: mezo, bszo"),
+        ("tezo: {seed: [1, 33]}", "only.tezo.seed=33: must be among the seed of"),
+        ("tezo: {steps: [1]}", "only.tezo.steps=1: must be among the steps of"),
+    ):
+        path.write_text(text.replace(right, f"only: {{{wrong}, "))
+        command_line._composer.cache_clear()
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            Sweep.of(again.split())
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="no line has optimizer=tezo seed=4"):
+        Sweep.of([*again.split(), "optimizer=tezo", "seed=4"])
+
+
 def test_typed_values_choose_among_the_lines():
     one = ("optimizer=bszo", "optimizer.k=4", "lr=1e-4", "optimizer.eps=1e-3")
     assert named(*one) == [("bszo, k=4", 101, 1e-4, 1e-3)]
@@ -129,7 +161,7 @@ def test_the_long_comparison_tunes_over_its_whole_budget_on_other_texts(tmp_path
         json.dumps({"lr": lr, "optimizer.eps": 1e-3}) for lr in rates.drop_duplicates("line")["lr"]])  # fmt: skip
     chosen.to_csv(tmp_path / "compare_smollm2_long.csv")
     reported = Sweep.of(["sweep=compare_smollm2_long", "hydra.sweeper.stored_runs=null"])
-    assert len(reported.runs) == 6 * 3 + 1
+    assert len(reported.runs) == 4 * 13 + 2 * 3 + 1
     assert {tuple(cell["levels"]) for cell in reported.manifest} == {(0.65, 0.6, 0.57)}
     texts = [{run.task.train_set_seed for run in runs}
              for runs in ((run for run, _ in tuned), (run.cfg for run in reported.runs))]  # fmt: skip

@@ -5,7 +5,8 @@ In `hydra.sweeper` of a file in conf/sweep, beside `params`:
     arms: {name: {key: value or list of values}}     compared with the first of them, their p-values corrected together
     references: the same                             references and questions, outside of the correction
     grid: {key: values}                              what every line tries; null in a line leaves a key out
-    stages: {name: {params: {...}, best: 3}}         what differs in `params`, and settings of each line (below)
+    stages: {name: {params: {...}, best: 3}}         what differs in `params`, and settings of each line (below);
+                                                     `only: {line: {seed: [1, 2]}}` gives a line fewer runs
     equivalence_margin: 0.01                         smallest difference of interest
     levels: [0.6, 0.5, 0.45]                         losses whose forward passes are counted; settings are then chosen
                                                      by the mean loss over log passes
@@ -20,7 +21,7 @@ one SWEEP.
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -40,6 +41,7 @@ class Stage:
 
     params: dict[str, str] = field(default_factory=dict)
     best: int = 1
+    only: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
 
 
 @dataclass
@@ -68,6 +70,7 @@ class Line:
     name: str
     role: str  # `base`, `family` or `other`
     values: Mapping[str, Any]
+    only: Mapping[str, Sequence[Any]]  # Of some parameters of the stage the values that it has
 
     @property
     def overrides(self) -> list[str]:
@@ -85,6 +88,7 @@ class Staged:
         of: Names of the stages before it, whose runs choose its settings.
         best: How many settings each line takes from there.
         sweeper: What it asks for.
+        only: Of some lines the values of parameters that they have.
     """
 
     name: str
@@ -92,6 +96,7 @@ class Staged:
     of: tuple[str, ...]
     best: int
     sweeper: SweeperConfig
+    only: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
 
 
 def staged(sweep: str, sweeper: SweeperConfig) -> Staged:
@@ -112,7 +117,7 @@ def staged(sweep: str, sweeper: SweeperConfig) -> Staged:
     at, own = list(stages).index(stage), stages[stage]
     typed = f"{sweep} stage={stage}"
     merged = replace(sweeper, params={**(sweeper.params or {}), **own.params})
-    return Staged(names[at], typed, tuple(names[:at]), own.best, merged)
+    return Staged(names[at], typed, tuple(names[:at]), own.best, merged, own.only)
 
 
 def expand(asked: Staged) -> list[Line]:
@@ -122,21 +127,24 @@ def expand(asked: Staged) -> list[Line]:
         NotChosenError: If the sweep takes chosen settings and there is no file of them, or a line is not in it.
     """
     sweeper = asked.sweeper
-    lines, others = (
+    lines, others, only = (
         {
             with_options(f"{METHOD}={name}").removeprefix(f"{METHOD}="): own
             for name, own in of.items()
         }
-        for of in (sweeper.arms or {}, sweeper.references or {})
+        for of in (sweeper.arms or {}, sweeper.references or {}, asked.only)
     )
     if repeated := sorted(lines.keys() & others.keys()):
         raise ConfigError([Problem("references", repeated[0], "is an arm already")])
+    if unknown := sorted(only.keys() - lines.keys() - others.keys()):
+        right = f"must be a line of {asked.name}: {', '.join([*lines, *others])}"
+        raise ConfigError([Problem("only", unknown[0], right)])
     roles = {**dict.fromkeys(others, "other"), **dict.fromkeys(lines, "family")}
     roles |= dict.fromkeys(list(lines)[:1], "base")
     chosen = _chosen_settings(asked) if lines and asked.of else None
     grid = sweeper.grid or {}
     return [
-        Line(name, roles[name], values)
+        Line(name, roles[name], values, only.get(name, {}))
         for name, own in {**lines, **others}.items()
         for values in _settings(asked, name, {**grid, **(own or {})}, chosen)
     ]

@@ -359,16 +359,23 @@ def _cells_of_lines(
         for line in lines
         if all(line.values.get(key, values[0]) in values for key, values in wanted.items())
     ]
+    given = {key: _values(parse(f"{key}={v}")) for key, v in (asked.sweeper.params or {}).items()}
+    for line in lines:
+        for key, values in line.only.items():
+            if wrong := [v for v in values if v not in given.get(key, ())]:
+                right = f"must be among the {key} of {asked.typed}: {given.get(key, 'none')}"
+                raise ConfigError([Problem(f"only.{line.name}.{key}", wrong[0], right)])
     batch = _grid(asked.sweeper, [o for o in parsed if o not in chosen])
     several = [(line, [*cell, *line.overrides]) for cell in batch for line in lines]
     configs = _composed(composer, [cell for _, cell in several])
     found: list[tuple[RunConfig, Line | None]] = [
         (cfg, line)
         for (line, _), cfg in zip(several, configs, strict=True)
-        if all(value_of(cfg, key) in values for key, values in wanted.items())
+        if all(value_of(cfg, k) in some for k, some in (*line.only.items(), *wanted.items()))
     ]
     if not found:
-        typed = " ".join(str(o.input_line) for o in chosen)
+        bounds = {*keys, *(key for line in lines for key in line.only)}
+        typed = " ".join(str(o.input_line) for o in parsed if o.key_or_group in bounds)
         raise ConfigError([Problem("sweep", asked.typed, f"no line has {typed}")])
     return found
 
