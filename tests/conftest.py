@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 from collections.abc import Iterable
+from copy import deepcopy
 from pathlib import Path
 
 # Workers share the machine; torch reads it once, when it is imported.
@@ -71,6 +72,24 @@ def committed_code():
 def file(tmp_path) -> Path:
     """Where a training of the library is recorded."""
     return tmp_path / "run.zo"
+
+
+@pytest.fixture
+def own_conf(tmp_path, monkeypatch) -> Path:
+    """A copy of conf/ that commands read; options that a test registers are gone after it."""
+    from hydra.core.config_store import ConfigStore
+
+    from analysis.report import comparison
+    from zo.config import arms, command_line
+
+    conf = shutil.copytree(command_line.CONFIG_DIR, tmp_path / "conf")
+    store = ConfigStore.instance()
+    monkeypatch.setattr(store, "repo", deepcopy(store.repo))
+    for module in (arms, command_line):
+        monkeypatch.setattr(module, "CONFIG_DIR", conf)
+    for module in (arms, comparison):
+        monkeypatch.setattr(module, "SETTINGS", conf / "settings")
+    return conf
 
 
 @pytest.fixture(scope="session")

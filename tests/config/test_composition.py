@@ -1,6 +1,7 @@
 """Runs that share what Hydra merged of their groups are as Hydra composes each of them."""
 
 import random
+from itertools import product
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -19,6 +20,16 @@ PLAIN = [name for name in SWEEPS if not name.startswith(("compare", "reward"))]
 def by_hydra(overrides):
     with initialize_config_dir(str(command_line.CONFIG_DIR), version_base="1.3"):
         return to_run_config(compose("config", overrides=overrides))
+
+
+def cells_of(params, overrides):
+    """Returns every combination of values; what is typed takes the place of what the sweep's file has."""
+    found = {}
+    for word in [*(f"{key}={values}" for key, values in (params or {}).items()), *overrides]:
+        given, key = parse(word), word.partition("=")[0]
+        swept = given.sweep_string_iterator() if given.is_sweep_override() else ()
+        found[key] = [f"{key}={value}" for value in swept] or [word]
+    return [*product(*found.values())]
 
 
 GRIDS = [
@@ -46,11 +57,12 @@ GRIDS = [
     ],
 )
 def test_every_run_of_a_grid_is_as_hydra_composes_it(overrides):
-    asked = command_line._asked(overrides, multirun=True)
-    runs = [run for run, _ in asked.cells]
-    expanded = command_line._grid(asked.sweeper, [*map(parse, overrides)])
+    runs = command_line.runs(overrides, multirun=True)
+    of_sweep = overrides[0].startswith("sweep=") and command_line.read(overrides[:1]).sweeper.params
+    cells = cells_of(of_sweep, overrides)
+    assert len(runs) == len(cells)
     for i in random.Random(0).sample(range(len(runs)), min(len(runs), 4)):
-        assert runs[i] == by_hydra(expanded[i])
+        assert runs[i] == by_hydra(cells[i])
 
 
 def test_runs_share_nothing_that_can_be_changed():

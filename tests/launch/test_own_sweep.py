@@ -1,17 +1,14 @@
 """The sweeps of docs/your-own-sweep.md: composed, run with few steps, and tabulated as the page shows."""
 
 import re
-import shutil
-from copy import deepcopy
 
 import pytest
-from hydra.core.config_store import ConfigStore
 
-from analysis.report import command, comparison
+from analysis.report import command
 from launch import ROOT, multirun
 from launch.sweep import Sweep
 from zo import config
-from zo.config import arms, command_line
+from zo.config import command_line
 from zo.optim import OPTIMIZERS
 
 PAGE = (ROOT / "docs" / "your-own-sweep.md").read_text(encoding="utf-8")
@@ -22,23 +19,16 @@ FEW |= {"^hydra:": "task: {train_size: 16, validation_size: 16, test_size: 16}\n
 
 
 @pytest.fixture
-def written(tmp_path, monkeypatch):
+def written(own_conf, tmp_path, monkeypatch):
     """A directory with the pages' files, in a copy of conf/ and beside it."""
-    conf = shutil.copytree(command_line.CONFIG_DIR, tmp_path / "conf")
     for name, text in FILES:
         for long, short in FEW.items():
             text = re.sub(long, short, text, count=1, flags=re.MULTILINE)
-        (conf / "sweep" / f"{name}.yaml").write_text(text, encoding="utf-8")
+        (own_conf / "sweep" / f"{name}.yaml").write_text(text, encoding="utf-8")
     page = (ROOT / "docs" / "adding-an-optimizer.md").read_text(encoding="utf-8")
     (method,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "my_method.py").write_text(method, encoding="utf-8")
-    store = ConfigStore.instance()
-    monkeypatch.setattr(store, "repo", deepcopy(store.repo))
     config.register()
-    for module in (arms, command_line):
-        monkeypatch.setattr(module, "CONFIG_DIR", conf)
-    for module in (arms, comparison):
-        monkeypatch.setattr(module, "SETTINGS", conf / "settings")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     OPTIMIZERS.pop("MeZOClip", None)

@@ -10,7 +10,6 @@ import zo
 from tests.support.runs import rows_once_run
 from tests.support.tiny_models import opt
 from tests.support.tiny_runs import TinyRun
-from zo.config import ConfigError
 from zo.lm import initial_weights
 from zo.lm.config import ModelConfig
 from zo.run.store.directory import directory_of
@@ -79,22 +78,6 @@ def test_a_state_of_another_start_and_factors_are_refused():
         zo.MeZO(later, **pull).load_state_dict(state)
     with pytest.raises(ValueError, match=r"restore='factors': must be another with anchor='start'"):
         zo.TeZO(model, restore="factors", **pull)
-
-
-REFUSED = [
-    (("optimizer=lozo", *PULLED[1:], "precision.restore=factors"), "anchor_norm=l2 and direct"),
-    (("optimizer.anchor=start",), "anchor_decay=0.0: must be greater than 0"),
-    (("task.also=nosuch",), "task.also: must be reasoning_gym:TASK, or a task of conf/task with ans"),
-    (("task.also={path: 'reasoning_gym:gcd', nope: 1}",), "task.also: .* nope is none"),
-    (("task.also={name: classification}",), "task.also: must have a path, as"),
-    (("task.also={name: sst2, nope: 1}",), "task.also: .* nope is none"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("overrides", "says"), REFUSED)
-def test_what_does_not_go_together_is_said_in_a_sentence(make_run, overrides, says):
-    with pytest.raises(ConfigError, match=says):
-        make_run("optimizer=mezo", *overrides)
 
 
 def test_another_task_is_scored_at_each_evaluation_and_is_part_of_the_run(make_run, reviews_csv):
