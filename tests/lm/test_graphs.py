@@ -42,7 +42,7 @@ def test_a_recording_gives_the_loss_of_each_batch_at_the_weights_of_the_moment(
     """Also where there is room for one recording alone."""
     model, record = MODELS[name]().to(device), Rerun()
     scorer = CandidateScorer(model, 1, kind=kind_of(model), objective=objective)
-    graphs = Graphs(scorer._loss, record if device == "cpu" else None, most)
+    graphs = Graphs(scorer.differentiable_loss, record if device == "cpu" else None, most)
     collate, candidates = (
         Collator(model, 1, kind_of(model), STEP),
         [3] if objective == "lm" else [1, 1],

@@ -1,28 +1,24 @@
 """Texts of a whole population from one batch: those that each member writes alone."""
 
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
 
-from tests.support.tiny_models import DECODERS, UNUSUAL, kind_of, llama, opt, t5, tokenizer
-from zo.lm.scoring.decoding import can_decode, needed
+from tests.lm.test_objectives import ASKED, TOKENS
+from tests.support.tiny_models import DECODERS, UNUSUAL, kind_of, llama, opt, t5
+from zo.lm.scoring import generation
+from zo.lm.scoring.decoding import Decoder, can_decode, needed
 from zo.lm.scoring.generation import Generator
 from zo.lm.scoring.sampling import Draws, Sampling
 from zo.lm.scoring.texts import Decoding, TextScorer
 from zo.optim import OPTIMIZERS
 from zo.rewards.tally import Ratings
 from zo.run.losses import BatchLoss
-from zo.tasks import Encoded
 from zo.weights.restore import RestoreError
 from zo.weights.space import ParameterSpace
 
-TOKENS = tokenizer()
-TOKENS.pad_token = TOKENS.eos_token
-PROMPTS = ["the film was", "the plot", "a story that it was good to see , and"]
-ASKED = [
-    Encoded(TOKENS(text)["input_ids"], [], 0, prompt=text, row=i) for i, text in enumerate(PROMPTS)
-]
 SAMPLING = Sampling(temperature=1.0, top_p=0.9, seed=7)
 WRITERS = {k: make for k, make in (DECODERS | UNUSUAL).items() if kind_of(make()) == "decoder"}
 DROPPING = {name for name, make in WRITERS.items() if can_decode(make())}
@@ -43,7 +39,7 @@ class Numbers:
 
 @pytest.mark.parametrize("drawn", [False, True])
 @pytest.mark.parametrize("name", sorted(DROPPING))
-def test_rows_that_end_are_dropped_and_every_text_is_that_of_generate(name, drawn):
+def test_rows_that_end_are_dropped_and_every_text_is_that_of_generate(name, drawn, monkeypatch):
     """Ends of about every third token, so that rows end one after another."""
     model, ends = WRITERS[name](), list(range(2, VOCABULARY := 300, 3))
     model.generation_config.eos_token_id = ends
@@ -56,8 +52,8 @@ def test_rows_that_end_are_dropped_and_every_text_is_that_of_generate(name, draw
     found = write.write(ASKED * 4, draws)
     assert passed[0] == 12
     assert passed[-1] < 12 or len(passed) < 12  # or all at once
-    write._decoder = None
-    assert found == write.write(ASKED * 4, draws)
+    monkeypatch.setattr(generation, "can_decode", lambda _: False)
+    assert found == Generator(model, TOKENS, 12, None).write(ASKED * 4, draws)
     assert len({text.text for text in found}) > 1
     assert model.config.get_text_config().vocab_size == VOCABULARY
 
@@ -95,15 +91,16 @@ def population(make, restore, budget=float("inf"), decoding=None, **settings):
     params.policy.branch_budget = budget
     es = OPTIMIZERS["es"]
     opt = es.optimizer(params, es.config(**settings), lr=0.02, seed=4)
-    if write._decoder is not None:
-        decode = write._decoder
-        write._decoder = lambda ids, *given, **more: (
-            passes.append(len(ids)) or decode(ids, *given, **more)
-        )
-    infos = []
-    for step in range(1, 4):
-        scorer.begin(step, 3)
-        infos.append(opt.step(BatchLoss(scorer, ASKED, params)))
+    decode, infos = Decoder.__call__, []
+
+    def counted(of, ids, *given, **more):
+        passes.append(len(ids))
+        return decode(of, ids, *given, **more)
+
+    with mock.patch.object(Decoder, "__call__", counted):
+        for step in range(1, 4):
+            scorer.begin(step, 3)
+            infos.append(opt.step(BatchLoss(scorer, ASKED, params)))
     return [info.losses for info in infos], rater.written, passes
 
 

@@ -9,6 +9,7 @@ from scipy.stats import chisquare
 
 from tests.lm.test_objectives import ASKED, PROMPTS, TASK, TOKENS
 from tests.support.tiny_models import BART, LLAMA, VOCABULARY, opt, random_model, t5
+from zo.lm.scoring import texts
 from zo.lm.scoring.generation import Generator
 from zo.lm.scoring.sampling import Draw, Draws, Sampling
 from zo.lm.scoring.texts import TextScorer, text_scorer
@@ -126,10 +127,17 @@ class Recorded:
         return Ratings([float(len(t)) for t in request.texts])
 
 
-def test_a_step_writes_samples_and_all_points_of_a_step_the_same_ones():
+@pytest.fixture
+def rated(monkeypatch):
+    """What rates the texts of every scorer of the test."""
+    rated = Recorded()
+    monkeypatch.setattr(texts, "MeasureRater", lambda _: rated)
+    return rated
+
+
+def test_a_step_writes_samples_and_all_points_of_a_step_the_same_ones(rated):
     task = replace(TASK, samples=3, temperature=0.8, eval_samples=4, max_new_tokens=6)
     scorer = text_scorer(task, None, opt(), TOKENS, seed=1)
-    scorer._rater = rated = Recorded()
     scorer.begin(1, 10)
     first, second = scorer.loss(ASKED), scorer.loss(ASKED)
     assert first == second == pytest.approx(-np.mean([len(t) for t in rated.texts[0]]))
@@ -141,20 +149,19 @@ def test_a_step_writes_samples_and_all_points_of_a_step_the_same_ones():
     assert scorer.tally.texts == 9
 
 
-def test_an_evaluation_is_greedy_and_pass_at_k_is_the_best_of_k_drawn_ones():
+def test_an_evaluation_is_greedy_and_pass_at_k_is_the_best_of_k_drawn_ones(rated):
     greedy = text_scorer(TASK, None, opt(), TOKENS)
     task = replace(TASK, temperature=1.5, eval_samples=4)
     drawn = text_scorer(task, None, opt(), TOKENS, seed=1)
     found = []
     for scorer in (greedy, drawn):
-        scorer._rater = Recorded()
         scorer.begin(5, 10)
         found.append(scorer.evaluate(ASKED, 40))
     assert found[0].value == found[1].value
     assert found[0].more == {}
-    texts = [text for of in drawn._rater.texts for text in of]
+    written = sum(map(len, rated.texts))
     assert found[1].more["pass@4"] > found[1].value
     drawn.begin(6, 10)
     assert drawn.evaluate(ASKED, 1000).more == found[1].more, "of any batches and at any step"
-    assert len(texts) == 5 * len(PROMPTS)
+    assert written == (1 + 5) * len(PROMPTS)
     assert isinstance(drawn, TextScorer)

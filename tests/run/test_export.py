@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from tests.support.runs import REVIEWS_TINY
 from tests.support.tiny_models import VOCABULARY, llama, random_model, tokenizer
 from zo import export as export_command
-from zo.lm import load as loading
 from zo.run import provenance
 from zo.run.assembly import Assembly, load_adapted
 from zo.run.provenance import weights_hash
@@ -262,16 +261,12 @@ def test_an_adapter_answers_the_same_in_peft_merged_and_in_a_run_of_its_own(
     assert after.weights_hash() == assembly.weights_hash()
 
 
-def test_the_hash_of_the_base_model_holds_its_frozen_weights(make_run, monkeypatch):
-    cfg = make_run("adapter=lora", *EXACT)
-    base, given = Assembly.of(cfg).base, loading._pretrained
-
-    def altered(*arguments):
-        loaded = given(*arguments)
-        loaded.model.model.decoder.layers[0].fc1.weight.data[0, 0] += 1
-        return loaded
-
-    monkeypatch.setattr(loading, "_pretrained", altered)
+def test_the_hash_of_the_base_model_holds_its_frozen_weights(make_run, tmp_path):
+    path = shutil.copytree(REVIEWS_TINY, tmp_path / "model")
+    cfg = make_run("adapter=lora", *EXACT, f"model.path={path}")
+    base, weights = Assembly.of(cfg).base, load_file(path / "model.safetensors")
+    next(t for name, t in weights.items() if "layers.0.fc1.weight" in name)[0, 0] += 1
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     assert Assembly.of(cfg).base != base
 
 
