@@ -36,9 +36,9 @@ def pairs(row):
     return lines(*[json.dumps(row)] * 9)
 
 
-def stored(*texts, names=("text", "label")):
+def stored(*texts, names=("text", "label"), labels=None):
     """Returns a parquet file of texts, whose label stands beside each."""
-    labels = ["label" if text == "text" else text for text in texts]
+    labels = labels or ["label" if text == "text" else text for text in texts]
     stream = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_arrays([[*texts], labels], [*names]), stream)
     return stream.getvalue()
@@ -99,6 +99,11 @@ REFUSED = [
     ("x.csv", lines("text,text,label", "a,b,1"), {}, r"task\.path: the header of x\.csv has 'text' twice; rename one"),
     ("x.jsonl", '{"text": "a", "label": 1, "label": 2}', {}, r"task\.path: an object of x\.jsonl has 'label' twice"),
     ("x.csv", CSV * 2, {}, r"row 12 of x\.csv, counted from 0, repeats the names of the columns"),
+    ("x.csv", lines(CSV + "Total,6"), {}, r"row 12 of x\.csv, counted from 0, has the total of the rows above"),
+    ("x.csv", lines("text,label", *[f"a {i},{'pn'[i % 2]}" for i in range(9)], "Summe:,9", *PAIRS), {}, r"row 9 of"),
+    ("x.jsonl", lines(*[json.dumps({"text": f"a {i}", "label": i % 2}) for i in range(9)],
+        '{"text": "all", "label": 4}'), {}, r"row 9 of x\.jsonl, counted from 0, has the total"),
+    ("x.parquet", stored(*"abcdef", "TOTAL", labels=[*[0, 1] * 3, 3]), {}, r"row 6 of x\.parquet, .* has the total"),
     ("x.csv", CSV.encode("utf-16-le"), {}, r"x\.csv looks like UTF-16 without its byte order mark; save it as UTF-8"),
     ("x.jsonl", lines(*JSONL).encode("utf-16-be"), {}, r"x\.jsonl looks like UTF-16 without its byte order mark"),
     ("x.parquet", stored("a", "text", "b"), {}, r"row 1 of x\.parquet, counted from 0, repeats the names of the col"),

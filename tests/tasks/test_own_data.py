@@ -148,6 +148,8 @@ CELLS = [
         {"label": "of.y"}, ["a", "b"], [0, 1]),
     ("x.csv", table(",", ("a", "", "c"), ("a", "b", "c"), header=("instruction", "input", "output")),
         {"kind": "completion", "text": "{instruction} {input}"}, ["a ", "a b"], None),
+    ("x.csv", "id,text,label\n" + "".join(f"{i},{('a', 'all')[i % 2]},{i % 2}\n" for i in range(12)), {},
+        ["a", "all"], [0, 1]),
     ("x.csv", "text,label,z\n" + "a,0,\nb,1,\n" * 6000 + "a,0,x\n", {}, ["a", "b"], [0, 1]),
 ]  # fmt: skip
 
@@ -350,6 +352,27 @@ def test_a_folder_trains_on_what_is_called_training_and_lists_its_files(files, t
     (tmp_path / files[0]).rename(tmp_path / "train.csv.gz")
     with pytest.raises(TaskError, match=r"must be one of test.*not read.*train\.csv\.gz"):
         complete(own(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["fold{}/{}.csv", "{1}/cv_{0}.csv", "{1}_fold{0}/x.csv", "en{}/{}-0.csv", "{1}-{0}.csv"],
+)
+def test_folds_are_not_pooled_unless_a_pattern_names_them(names, tmp_path):
+    for fold, split in ((0, "train"), (0, "test"), (1, "train"), (1, "test")):
+        (tmp_path / names.format(fold, split)).parent.mkdir(exist_ok=True)
+        (tmp_path / names.format(fold, split)).write_text(table(",", *PAIR))
+    files = {split: names.format("*", split) for split in ("train", "test")}
+    assert sizes(load_splits(complete(own(tmp_path, data_files=files))[0])) == [15, 1, 16]
+    if "{1}-" in names:  # parts of one set
+        assert sizes(load_splits(complete(own(tmp_path))[0])) == [15, 1, 16]
+        return
+    with pytest.raises(
+        TaskError, match=r"has training and held-out files of each of .*0, .*1; name"
+    ):
+        complete(own(tmp_path))
+    if names.startswith("fold"):
+        assert sizes(load_splits(complete(own(tmp_path, data_dir="fold1"))[0])) == [7, 1, 8]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import glob
 import importlib.util
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -50,6 +50,9 @@ SPLIT_WORD = {
     split: re.compile(f"({'|'.join(words)})(set|data|file|split|s)?")
     for split, words in SPLITS.items()
 }
+
+
+FOLD = re.compile("(?i)(?:fold|cv)[-_ ]?[0-9]+")
 
 
 def read_split(task: TaskConfig, split: str) -> Rows:
@@ -203,11 +206,32 @@ def _of_directory(base: Path) -> dict[str, list[Named]] | None:
     splits = {path: _split_of(str(names[path])) for path in counted}
     if not any(splits.values()):
         splits = dict.fromkeys(counted, "train")
+    _check_one_set(base, {str(names[path]): split for path, split in splits.items() if split})
     found: dict[str, list[Named]] = {}
     for path in names:
         if path in kinds or path.suffix.lower() not in NO_DATA:
             found.setdefault(splits.get(path, ""), []).append(("task.path", path))
     return found if kinds else None
+
+
+def _check_one_set(base: Path, splits: Mapping[str, str]) -> None:
+    """Checks that rows of at most one folder or fold are held out: folds train on what others hold out.
+
+    Raises:
+        TaskError: If several have training and other files.
+    """
+    found: dict[str, set[str]] = {}
+    for name, split in splits.items():
+        *folders, file = Path(name).parts
+        parts = [FOLD.findall(of) if _split_of(of) else [of] for of in folders]
+        found.setdefault("/".join(sum(parts, FOLD.findall(file))), set()).add(split)
+    several = [of for of, there in found.items() if "train" in there and len(there) > 1]
+    if len(several) > 1:
+        one = f"task.data_dir={several[0]} or " * (base / several[0]).is_dir()
+        raise TaskError(
+            f"task.path: {base} has training and held-out files of each of {', '.join(several[:SHOWN])}; name those of"
+            f" one set, as {one}'task.data_files={{train:FILE,test:FILE}}'; a pattern as */train* names all"
+        )
 
 
 def _split_of(name: str) -> str:

@@ -26,6 +26,12 @@ NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 """A number as json writes it."""
 WHOLE = re.compile(r"0|-?[1-9][0-9]{0,999}")
 BLANK = re.compile(r"[ \t\r\n]*")
+SUMMED = 5
+"""Fewest rows above a total."""
+TOTAL = re.compile(
+    r"(?i)\s*((grand |sub-?)?total|totals|sum|summe|gesamt|insgesamt|somme|suma|totale|all|alle|Σ)[:.]?\s*"
+)
+"""A cell that says that its row is a total."""
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 NARROW = {
@@ -190,14 +196,31 @@ def _distinct(names: Sequence[str], file: Path, what: str = "the header") -> Non
         raise ValueError(f"{what} of {file} has {twice[0]!r} twice; rename one")
 
 
-def _no_header_below(names: Sequence[str], rows: Iterable[Sequence[Any]], file: Path) -> None:
-    """Raises ValueError if a row repeats the names of its columns, as in two files written one after the other."""
+def _check_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], file: Path) -> None:
+    """Raises ValueError if a row repeats the names of the columns, or is the total of the rows above it."""
     header = [plain(name) for name in names]
+    above: list[Sequence[Any]] = []
     for i, cells in enumerate(rows):
+        at = f"row {i} of {file}, counted from 0,"
         if len(header) > 1 and all(map(lambda n, of: plain(of) == n, header, cells)):
-            raise ValueError(
-                f"row {i} of {file}, counted from 0, repeats the names of the columns; take it out"
-            )
+            raise ValueError(f"{at} repeats the names of the columns; take it out")
+        totals = len(above) >= SUMMED and any(TOTAL.fullmatch(str(of)) for of in cells)
+        if totals and any(map(_is_total, cells, zip(*above, strict=True))):
+            raise ValueError(f"{at} has the total of the rows above it; take it out")
+        above.append(cells)
+
+
+def _is_total(cell: Any, above: Sequence[Any]) -> bool:
+    """Returns whether a number is the sum or the count of those above it, and none of them.
+
+    A count says nothing below numbers that are all different, as rows are numbered.
+    """
+    if not NUMBER.fullmatch(str(cell)):
+        return False
+    known = [float(str(of)) for of in above if NUMBER.fullmatch(str(of))]
+    counted = len({*known}) < max(1, len(known))
+    value = round(float(str(cell)), 6)
+    return value not in known and value in (round(sum(known), 6), len(above) if counted else None)
 
 
 def joined(parts: Sequence[Rows], files: Sequence[Path]) -> Rows:
@@ -299,7 +322,7 @@ def _of_text(content: bytes, kind: str, file: Path) -> Rows:
 def _parquet(file: Path) -> Rows:
     """Returns the rows of a parquet file; columns are read on demand."""
     import pyarrow
-    from pyarrow import parquet
+    from pyarrow import compute, parquet
 
     try:
         opened = parquet.ParquetFile(file)
@@ -316,9 +339,11 @@ def _parquet(file: Path) -> Rows:
         values = column(name).take(pyarrow.array(at)).to_pylist()
         return _shortest(values, str(schema.field(name).type))
 
-    if {str(of.type) for of in schema} <= {"string", "large_string"}:
+    texts = [of.name for of in schema if str(of.type) in ("string", "large_string")]
+    said = (compute.match_substring_regex(column(of), f"^{TOTAL.pattern}$") for of in texts)
+    if len(texts) == len(schema) or any(compute.any(of).as_py() for of in said):
         every = [column(name).to_pylist() for name in schema.names]
-        _no_header_below(schema.names, zip(*every, strict=True), file)
+        _check_rows(schema.names, zip(*every, strict=True), file)
     return Rows(schema.names, np.arange(opened.metadata.num_rows), cells, named)
 
 
@@ -357,7 +382,7 @@ def _json(text: str, file: Path) -> Rows:
                 f"row {i} of {file}, counted from 0, has an invalid character (a lone surrogate)"
             )
     names = dict.fromkeys(name for row in rows for name in row)
-    _no_header_below([*names], ([row.get(name) for name in names] for row in rows), file)
+    _check_rows([*names], ([row.get(name) for name in names] for row in rows), file)
     columns = {name: [row.get(name) for row in rows] for name in names}
     return _whole([*names], len(rows), columns.__getitem__)
 
@@ -388,7 +413,7 @@ def _csv(text: str, file: Path) -> Rows:
             f"{len(other)} rows of {file} do not have the {len(names)} columns of its header (the first in line"
             f" {line + bool(given)}: {len(cells)}); {remedy}"
         )
-    _no_header_below(names, rows, file)
+    _check_rows(names, rows, file)
     columns = dict(zip(names, map(_numbers, zip(*rows, strict=True)), strict=False))
     lines = sum(1 for line in io.StringIO(body, newline="") if line.strip("\r\n")) - 1
     said = f"{file}: {lines} lines below the header are {len(rows)} rows; texts in quotes have line breaks"
