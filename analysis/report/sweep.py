@@ -4,7 +4,6 @@ Files in DIR/<sweep>/ are table.{csv,md,tex}, grid.{csv,md} and runs.csv; the pa
 files hold what the runs logged, unrounded, in the units of docs/reference/run-directory.md.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from analysis.select.cells import (
     MAJORITY,
     OF_UNIT,
     PLACE,
-    in_words,
     notes,
     of_majority,
     over_seeds,
@@ -205,7 +203,7 @@ def _majority(cells: pd.DataFrame) -> Iterator[Row]:
     for _, run in known.drop_duplicates(["facet", "tested"]).iterrows():
         row = run[["sweep", *PLACE, "test_n"]].to_dict()
         row |= {"method": MAJORITY, "status": "finished", "measure": "accuracy"}
-        row |= {"variant": in_words(json.loads(run["facet"])[-1])}
+        row |= {"variant": run["data"]}
         row |= {"n": 1, "seeds": 1, "lacking": 0, "at_edge": False, "best_setting": False}
         yield row | {"collapsed": 0, "run_ids": "", "test_accuracy": of_majority(run["labels"])[0]}
 

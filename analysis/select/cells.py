@@ -27,7 +27,7 @@ import pandas as pd
 
 from analysis.logs.frames import Frames, plain
 from analysis.paper.names import LABELS, UNTRAINED, ZERO_SHOT, method_order, variant_name
-from zo.differences import in_facet
+from zo.differences import in_facet, shortened
 
 ROOT = Path(__file__).parents[2]
 STATUSES = ("finished", "collapsed", "unfinished", "missing", "duplicated", "incomplete")
@@ -87,7 +87,7 @@ TEXT = ("status", "device", "predictions", "labels")
 VARIED = ("k", "m", "adaptive_noise", "eps")
 """Columns for what sweeps vary beside method, learning rate and seed: the last part of the key in `variant`."""
 
-DESCRIBED = ("variant", "facet", "words", "method", "apart", "panel")
+DESCRIBED = ("variant", "facet", "words", "method", "apart", "data", "panel")
 """Columns for what tells a cell from others."""
 SHORT = {"optimizer.k": "k", "optimizer.m": "m", "optimizer.adaptive_noise": "adaptive noise"}
 """Keys in the order of their words, and those words; others follow as they are."""
@@ -168,6 +168,12 @@ def _described(cells: pd.DataFrame, variants: pd.Series, by_id: pd.DataFrame) ->
             known = by_id[key].get(run) if key in by_id and key not in variant else None
             if pd.notna(known) and (steps or in_facet(key)):
                 variant[key] = plain(known)
+    texts = {k: [str(v[k]) for v in variants if isinstance(v.get(k), str | list)] for k in keys}
+    short = {key: shortened(of) for key, of in texts.items() if of}
+
+    def words(variant: Mapping[str, Any]) -> str:
+        return in_words({k: short.get(k, {}).get(str(v), v) for k, v in variant.items()})
+
     shared: list[str] = []
     places: list[dict[str, Any]] = [{}]
     for key in [key for key in keys if cells.loc[trained, "optimizer"].nunique() == 1]:
@@ -178,10 +184,10 @@ def _described(cells: pd.DataFrame, variants: pd.Series, by_id: pd.DataFrame) ->
     for method, variant, steps in zip(cells["optimizer"], variants, trained, strict=True):
         own, of = _part(variant, shared), len(places)
         alone = of == 1 or not steps
-        named = method if alone else variant_name(method, places.index(own), of, in_words(own))
+        named = method if alone else variant_name(method, places.index(own), of, words(own))
         rest = variant if of == 1 else {k: v for k, v in variant.items() if k not in shared}
         facet = {key: value for key, value in variant.items() if in_facet(key)}
-        rows.append([_text(variant), facet, in_words(variant), named, in_words(rest)])
+        rows.append([_text(variant), facet, words(variant), named, words(rest), words(facet)])
     frame = cells[PLACE].join(pd.DataFrame(rows, cells.index, DESCRIBED[:-1]))
     frame["facet"] = list(map(_text, frame[[*PLACE, "facet"]].to_numpy().tolist()))
     differ = [key for key in (*PLACE, "apart") if frame[key].nunique() > 1] or ["task"]

@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+TEXT = 40
+"""Characters of a text that distinguishes a run, more where so many are equal."""
+
 
 def differing(rows: Sequence[Mapping[Any, Any]], choice: Sequence[str]) -> list[str]:
     """Returns the keys whose values differ between rows of the same choice, and those of the choice that differ.
@@ -26,3 +29,17 @@ def in_facet(key: str) -> bool:
     The others are settings of the method and of its training.
     """
     return key.partition(".")[0] in ("model", "task", "precision", "adapter", "objective")
+
+
+def shortened(values: Sequence[str], most: int = TEXT) -> dict[str, str]:
+    """Returns values as they are shown: sentences from the first word that differs, as long as they differ in."""
+    if max(map(len, values)) <= most or not any(" " in value for value in values):
+        return {value: value for value in values}
+    words = [value.split(" ") for value in values]
+    pairs = enumerate(zip(*words, strict=False))
+    same = next((i for i, of in pairs if len({*of}) > 1), min(map(len, words)))
+    ends = ["… " * (same > 0) + " ".join(of[same:]) for of in words]
+    cut = [f"{end[:most]}…" if len(end) > most else end for end in ends]
+    if len({*cut}) < len({*values}):
+        return shortened(values, 2 * most)
+    return dict(zip(values, cut, strict=True))

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from zo.config import RunConfig, identity_settings
 from zo.config.identity import check_paths, input_files
-from zo.differences import differing
+from zo.differences import differing, shortened
 from zo.run.command import import_wandb
 from zo.run.logs.progress import Screen
 from zo.run.store.directory import InputsError, directory_of, flat
@@ -33,9 +33,6 @@ OF_NO_RUN = ("hydra", "out=", "device=", "threads=", "resume=", "tracking.", "ch
 GROUPS = ("model", "task", "optimizer", "precision", "adapter")
 WITHOUT_ADAPTER = {"adapter.name": "all"}
 """What is trained without an adapter."""
-
-TEXT = 40
-"""Characters of a text that distinguishes a run."""
 
 WIDE = 200
 """Columns of the table in a pipe or file."""
@@ -220,24 +217,8 @@ def differences(runs: Sequence[RunConfig]) -> list[dict[str, str]]:
     ]
     wanted = differing(plain, [f"{group}.name" for group in GROUPS])
     shown = _shortened(wanted)
-    texts = {k: _cut([settings[k] for settings in plain if k in settings]) for k in wanted}
+    texts = {k: shortened([settings[k] for settings in plain if k in settings]) for k in wanted}
     return [{shown[k]: texts[k][of[k]] for k in wanted if k in of} for of in plain]
-
-
-def _cut(values: Sequence[str]) -> dict[str, str]:
-    """Returns values as they are shown: sentences from the first word that differs, if that leaves them different."""
-    whole = dict(zip(values, values, strict=True))
-    if max(map(len, values)) <= TEXT or not all(" " in value for value in values):
-        return whole
-    words = [value.split(" ") for value in values]
-    pairs = enumerate(zip(*words, strict=False))
-    same = next((i for i, of in pairs if len({*of}) > 1), min(map(len, words)))
-    begin = "… " if same else ""
-    ends = (begin + " ".join(of[same:]) for of in words)
-    cut = {
-        v: f"{end[:TEXT]}…" if len(end) > TEXT else end for v, end in zip(values, ends, strict=True)
-    }
-    return cut if len({*cut.values()}) == len(whole) else whole
 
 
 def _shortened(keys: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from analysis.paper.names import uncounted
 from analysis.report.command import main
 from analysis.report.figures.curves import AXES, validation
 from analysis.report.figures.histories import read
-from analysis.report.sweep import method_frame, method_table
+from analysis.report.sweep import grid_frame, method_frame, method_table
 from analysis.report.table import Table, markdown, show
 from analysis.select.cells import fill, shown
 from tests.analysis.make_frames import expected, made_frames
@@ -125,6 +125,25 @@ def test_an_empty_directory_and_a_mistyped_sweep_are_said(
     results = ["--results", str(tmp_path / "results")]
     assert main(["tables", *asked, "--runs", str(tmp_path), *results]) == status
     assert says.format(tmp_path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "last", [["It was", "All in all it was"], ["", "a" * 90 + " b", "a" * 90 + " c"]]
+)
+def test_long_prompts_are_shown_from_where_they_differ(last: list[str]) -> None:
+    """In rows of methods, of the majority and of the grid; the second ones differ in their 91st character."""
+    begin = "Read the review below and say whether its author liked the film. " * 6
+    prompts = [{"task.prompt": f"{begin}{{text}} {end}"} for end in last]
+    grid = expected(optimizer=["mezo"], variant=prompts).assign(command="zo train -m lr=1e-4")
+    grid["run_id"] = [f"run-{i}" for i in grid.index]
+    frames = made_frames(grid)
+    cells = fill(grid, frames.runs)
+    for rows in (method_frame(cells), grid_frame(cells)):
+        shown_ = rows["variant"].unique()
+        assert len(shown_) == len(last)
+        assert all(len(text) < 190 and "task.prompt = … " in text for text in shown_)
+    made = method_table(cells, method_frame(cells), frames).frame
+    assert len(made) == 2 * len(last)
 
 
 def test_a_prompt_with_a_line_break_stays_in_its_row() -> None:
