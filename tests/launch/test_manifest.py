@@ -25,7 +25,7 @@ from zo.differences import in_facet
         ("table5_c", 8, 0),
         ("table12_c", 4, 0),
         ("table4", 1, 0),
-        ("compare_bf16 stage=tune", None, 0),
+        pytest.param("compare_bf16 stage=tune", None, 0, marks=pytest.mark.process),
         (None, 1, 1),  # typed; its last cell is the untrained model's
     ],
 )

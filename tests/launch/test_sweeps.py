@@ -75,7 +75,12 @@ def test_cells_that_two_tables_share_are_one_run():
 
 
 @pytest.mark.parametrize(
-    ("sweep", "count"), [("table4", 15), ("table4_fast", 18), ("table4_factors", 3)]
+    ("sweep", "count"),
+    [
+        ("table4", 15),
+        pytest.param("table4_fast", 18, marks=pytest.mark.process),
+        ("table4_factors", 3),
+    ],
 )
 def test_table_4_takes_each_model_in_the_precision_of_the_paper(sweep, count):
     runs, _ = planned(sweep)

@@ -254,6 +254,7 @@ def test_conversations_are_trained_at_all_messages_and_answered_at_the_last(tmp_
     file.write_text("".join(json.dumps({"messages": turns}) + "\n" for _ in range(40)))
     asked.write_text(json.dumps({"messages": turns[:3]}))
     own = [f"model.path={base}", "task=completion", f"task.path={file}", "batch_size=4", "steps=4"]
+    own += ["eval_every=4", "task.max_new_tokens=2"]
     every, last = (configured(tmp_path / "out", *own, f"task.turns={of}") for of in ("all", "last"))
     with stopped_after(2):
         run(every)

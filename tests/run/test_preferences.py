@@ -42,6 +42,8 @@ SETTINGS = [
     "precision.restore=merged",
     "precision.restore=streamed model.offload=disk",
     "adapter=lora lr=1e-2 precision=bf16",
+]
+MORE = [
     "adapter=layers adapter.layers=last:1",
     "optimizer=lozo precision.restore=factors",
     "optimizer=adam lr=1e-4",
@@ -50,7 +52,9 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize(
+    "settings", [*SETTINGS, *(pytest.param(of, marks=pytest.mark.process) for of in MORE)]
+)
 def test_an_interrupted_run_takes_the_stored_reference_and_ends_as_the_other(
     settings, tmp_path, monkeypatch
 ):

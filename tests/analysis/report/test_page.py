@@ -21,6 +21,8 @@ from analysis.report.page.build import Material, report
 from analysis.select.cells import EDGE, fill
 from tests.analysis.make_frames import composed, expected, made_frames
 
+pytestmark = pytest.mark.process  # the page takes seconds, the browser more
+
 XHTML = "{http://www.w3.org/1999/xhtml}"
 NASTY = 'cpu: <img src=x onerror=alert(1)> & "co" </script>'
 SINGLE = {"gpt2-bszo": 0.0, "llama-bszo": np.nan, "qwen3-bszo": 1.0}
@@ -156,7 +158,6 @@ def column(page: Page, table: str, i: int) -> list[str]:
     )
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
 def test_page_fits_its_window(page: Page, width: int, scheme: str) -> None:
@@ -178,7 +179,6 @@ def test_page_fits_its_window(page: Page, width: int, scheme: str) -> None:
     assert ink != ground
 
 
-@pytest.mark.process
 def test_a_table_of_runs_fits_a_laptop_and_an_id_takes_two_lines_at_most(page: Page) -> None:
     page.set_viewport_size({"width": 1280, "height": 900})
     page.evaluate("document.querySelectorAll('#runs details').forEach(part => part.open = true)")
@@ -191,7 +191,6 @@ def test_a_table_of_runs_fits_a_laptop_and_an_id_takes_two_lines_at_most(page: P
         assert max(name.evaluate(ranges) for name in names) <= 2
 
 
-@pytest.mark.process
 def test_tables_sort(page: Page) -> None:
     page.evaluate("document.querySelectorAll('#runs details').forEach(part => part.open = true)")
     before = column(page, "runs-table", 9)
@@ -206,7 +205,6 @@ def test_tables_sort(page: Page) -> None:
     assert orders == [numbers, numbers[::-1]]
 
 
-@pytest.mark.process
 def test_filters_work_together_without_a_script(page: Page) -> None:
     page.evaluate("document.querySelectorAll('#runs details').forEach(part => part.open = true)")
     everything = len(column(page, "runs-table", 0))

@@ -1,5 +1,7 @@
 import csv
+import io
 import json
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pandas as pd
@@ -24,13 +26,22 @@ def make(logs: Path, results: Path, *more: str) -> Path:
     return results / "quickstart"
 
 
+@pytest.fixture(scope="module")
+def made(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The directory of the miniature sweep's tables and figures, and what was printed of them."""
+    at, said = tmp_path_factory.mktemp("made"), io.StringIO()
+    with redirect_stdout(said):
+        directory = make(quickstart, at / "results", "--cache", str(at / "cache"))
+    return directory, said.getvalue()
+
+
 def records(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-def test_values_by_hand(quickstart: Path, tmp_path: Path) -> None:
+def test_values_by_hand(made: tuple[Path, str]) -> None:
     """zero-shot gets examples 1-10 right, mezo 1-17, bszo 1-16: discordant 7 and 6, all one way."""
-    zero, mezo, bszo = records(make(quickstart, tmp_path) / "table.csv")
+    zero, mezo, bszo = records(made[0] / "table.csv")
     assert {zero[key] for key in ("lr", "gain_points", "p_mcnemar")} == {""}
     words = {"method": "mezo", "best_step": "20", "val_accuracy": "0.75", "val_n": "20"}
     words |= {"test_accuracy": "0.85", "step_ms": "50", "forwards_per_step": "2"}
@@ -91,13 +102,11 @@ def test_several_settings_and_seeds_are_rows_of_one_table() -> None:
     assert [cell.text for cell in table.frame["collapsed"]] == ["0", "0", "0", "2"]
 
 
-def test_many_files_are_named_by_their_folder_and_first_figure(
-    quickstart: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = make(quickstart, tmp_path)
-    files, first, page = capsys.readouterr().out.splitlines()[-3:]
-    made = [path for path in directory.parent.rglob("*") if path.is_file()]
-    assert files == f"{len(made)} files are in {directory}."
+def test_many_files_are_named_by_their_folder_and_first_figure(made: tuple[Path, str]) -> None:
+    directory, said = made
+    files, first, page = said.splitlines()[-3:]
+    found = [path for path in directory.parent.rglob("*") if path.is_file()]
+    assert files == f"{len(found)} files are in {directory}."
     assert Path(first.partition(": ")[2]).read_bytes().startswith(b"\x89PNG")
     assert page.endswith(": make report")
 
