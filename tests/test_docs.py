@@ -14,6 +14,7 @@ from nbclient import NotebookClient
 
 from launch.profile import SlurmProfile
 from tests.support.tiny_models import VOCABULARY, llama
+from tools import reference
 from zo import config
 from zo.__main__ import COMMANDS, main
 from zo.config import command_line
@@ -122,6 +123,13 @@ def test_the_notebook_of_a_first_run_runs(tmp_path, monkeypatch):
     told = [output.get("text", "") for c in notebook.cells for output in c.get("outputs", [])]
     assert any("5 of 5 runs ended, 0 failed" in text for text in told)
     assert notebook.cells[-2]["outputs"][0]["data"]["text/plain"] == "True"
+
+
+def test_the_pages_written_by_hand_are_short():
+    words = {page: len(page.read_text().split()) for page in PAGES}
+    written = {f"{reference.PAGES}/{name}.md" for name in reference.WRITTEN}
+    assert words[ROOT / "README.md"] <= 700
+    assert sum(of for page, of in words.items() if str(page) not in written) <= 22_000
 
 
 def test_a_citation_and_the_workflow_agree_with_the_project():

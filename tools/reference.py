@@ -1,4 +1,4 @@
-"""Writes the reference of keys, methods and classes into docs/reference/ from the code: python -m tools.reference.
+"""Writes the reference of keys, commands, methods and classes into docs/reference/: python -m tools.reference.
 
 A page keeps what stands above its mark. A test compares the rest with the code.
 """
@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 import zo
+from zo.__main__ import COMMANDS
 from zo.config.precision import PrecisionConfig
 from zo.config.presets import CONFIG_DIR
 from zo.config.schema import option_schemas
@@ -152,6 +153,12 @@ def configuration() -> Iterator[str]:
             yield own
 
 
+def commands() -> Iterator[str]:
+    """Yields what each command does."""
+    rows = ((f"`{f'zo {name} {of.arguments}'.strip()}`", of.help) for name, of in COMMANDS.items())
+    yield table(("command", "what it makes or shows"), rows)
+
+
 def passes(config: MethodConfig) -> str:
     """Returns the forward passes of a step as a formula of a setting, and their number by default."""
     default = config.forwards_per_step
@@ -241,7 +248,12 @@ def library() -> Iterator[str]:
     yield from described(ZOTrainer, "ZOTrainer")
 
 
-WRITTEN = {"configuration": configuration, "methods": methods, "library": library}
+WRITTEN = {
+    "configuration": configuration,
+    "commands": commands,
+    "methods": methods,
+    "library": library,
+}
 
 
 def page(name: str) -> str:
