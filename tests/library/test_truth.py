@@ -1,6 +1,7 @@
 """Models that a policy may mistake: it measures the losses of weights moved by hand, or refuses the layer by name."""
 
 import re
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
 
 import zo
+from tests.support import accelerator
 from tests.support.tiny_models import MODELS, WINDOWS, random_model, t5
 from tests.support.tiny_runs import TinyRun
 from zo.weights import policy_check
@@ -32,7 +34,7 @@ class Headed(nn.Module):
 
     def loss(self):
         found = self.call(self.layer, self.x)
-        return F.cross_entropy(self.head(found.mean(1)), Y)
+        return F.cross_entropy(self.head(found.mean(1)), Y.to(found.device))
 
 
 class Own(nn.Parameter):
@@ -187,7 +189,7 @@ class Escaped(Headed):
         super().__init__(nn.Linear(16, 16))
         self.to(dtype)
         self.x, self.alias = X.to(dtype), self.layer.weight.data
-        self.call = lambda layer, x: layer(x) + 4 * x @ self.alias.T
+        self.call = lambda layer, x: layer(x) + 4 * x @ self.alias.to(x.device).T
 
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -212,6 +214,8 @@ def test_the_first_step_finds_a_weight_that_escapes_the_policy(method, restore, 
 
 ROOM = 1300
 """Bytes for copies of all tensors of `Headed` but its head's matrix."""
+LESS = 600
+"""Bytes for copies of all tensors but its layer's matrix."""
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -221,12 +225,13 @@ ROOM = 1300
 )
 def test_the_tensors_that_memory_has_room_for_are_compared(method, restore, dtype, monkeypatch):
     scale = dtype.itemsize / 4
-    monkeypatch.setattr(policy_check, "free_bytes", lambda device: ROOM * scale)
-    sound = [made(lambda: Headed(nn.Linear(16, 16), x=X.to(dtype)).to(dtype)) for _ in range(2)]
-    with pytest.warns(UserWarning, match="copies of 3 of 4 tensors, which alone were compared"):
-        optimizer_of(method, sound[0], restore).step(sound[0].loss)
-    optimizer_of(method, sound[1], restore, check_closure=False).step(sound[1].loss)
-    assert all(map(torch.equal, *(m.state_dict().values() for m in sound)))
+    for room, says in ((LESS, "copies of 3 of 4 tensors, which alone were compared"), (ROOM, None)):
+        monkeypatch.setattr(policy_check, "free_bytes", lambda device, free=room: free * scale)
+        sound = [made(lambda: Headed(nn.Linear(16, 16), x=X.to(dtype)).to(dtype)) for _ in range(2)]
+        with pytest.warns(UserWarning, match=says) if says else nullcontext():
+            optimizer_of(method, sound[0], restore).step(sound[0].loss)
+        optimizer_of(method, sound[1], restore, check_closure=False).step(sound[1].loss)
+        assert all(map(torch.equal, *(m.state_dict().values() for m in sound)))
     model = made(lambda: Escaped(dtype))
     if restore != "merged":
         with pytest.raises(RuntimeError, match="the model computes with other weights"):
@@ -235,6 +240,36 @@ def test_the_tensors_that_memory_has_room_for_are_compared(method, restore, dtyp
     model = made(lambda: Escaped(dtype))
     with pytest.warns(UserWarning, match="was not compared: no memory is free for a copy"):
         optimizer_of(method, model, restore).step(model.loss)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("where", "device"), [("disk", "cpu"), ("cpu", "pretend:0")])
+@pytest.mark.parametrize("room", [1e9, 4 * ROOM])
+def test_offloaded_weights_are_compared(where, device, room, dtype, tmp_path, monkeypatch):
+    """All together, and where less than a quarter of the memory holds them, in two parts."""
+    accelerator.register()
+    monkeypatch.setattr(policy_check, "free_bytes", lambda _: room * dtype.itemsize / 4)
+
+    def away(model, path):
+        model.x = model.x.to(device)
+        zo.offload(model, where, device=device, directory=tmp_path / path)
+        return model
+
+    sound = [made(lambda: Headed(nn.Linear(16, 16), x=X.to(dtype)).to(dtype)) for _ in range(2)]
+    away(sound[0], "sound")
+    given = [optimizer_of("mezo", m, "streamed", check_closure=False) for m in sound]
+    check = PolicyCheck(given[0].method.params, sound[0].loss, lambda values: [list(values)])
+    with check.watching():
+        given[0].step(sound[0].loss)
+    assert ("2 parts" in check.said) == (room < 1e9)
+    given[1].step(sound[1].loss)
+    assert all(map(torch.equal, *(m.state_dict().values() for m in sound)))
+    model = away(made(lambda: Escaped(dtype)), "wrong")
+    model.alias = model.layer.weight.data
+    old = [p.clone() for p in model.parameters()]
+    with pytest.raises(RuntimeError, match="the model computes with other weights"):
+        optimizer_of("mezo", model, "streamed").step(model.loss)
+    assert all(map(torch.equal, old, model.parameters()))
 
 
 class Clamped(nn.Embedding):

@@ -291,7 +291,7 @@ def restricted(z: Direction, kept: Collection[int], tensors: Sequence[Tensor]) -
     def sample(self: LowRank, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
         return kind.sample(self, i, p, rows) * (i in kept)
 
-    body = {"left": left, "sample": sample, "left_key": ("restricted", z.left_key)}
+    body = {"left": left, "sample": sample, "left_key": (frozenset(kept), z.left_key)}
     found: LowRank = object.__new__(type("Restricted", (kind,), body))
     vars(found).update(vars(z))
     return found

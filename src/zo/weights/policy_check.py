@@ -7,8 +7,8 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from zo.weights.restore import Excursion, RestoreError
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import add_
 
+Places: TypeAlias = dict[int, torch.device]
+"""Where copies of tensors are, by position."""
+
 SHARES = (1.0, 0.1)
 """Norms of displacements whose effect exceeds rounding, in the largest weight's; the first finite loss counts."""
 
@@ -28,12 +31,13 @@ class PolicyCheck:
 
     It costs a copy of the weights, on the host where their device has no room for it, and a forward pass. Where the
     losses differ, or in half precision are near that of θ, a few more tell rounding from other weights. Where the
-    host has no room either, the tensors that fit are displaced alone.
+    host has no room for all, tensors are displaced a part after another, each by two forward passes; of offloaded
+    weights a part takes a quarter of what is free.
 
     Args:
         space: θ.
         evaluate: Returns the step's loss at the current weights, that of all processes together.
-        gather: Returns the numbers of all processes, which then displace all tensors, a part each, or none.
+        gather: Returns the numbers of all processes, which then displace all parts together.
         host: Whether the copy is on the host in any case, as for a run that reports its device memory.
 
     Attributes:
@@ -49,16 +53,11 @@ class PolicyCheck:
         host: bool = False,
     ):
         self._space, self._evaluate, self._gather, self._host = space, evaluate, gather, host
-        self._places: dict[int, torch.device] = {}
         self.said, self.short = "", False
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While the body runs, which makes a step, its first displaced loss is compared."""
-        if self._space.offloaded:
-            self.said = "the loss under the restore policy was not compared: weights are offloaded"
-            yield
-            return
         self._space.__dict__["measure"] = self._measure
         try:
             yield
@@ -78,22 +77,22 @@ class PolicyCheck:
             return ParameterSpace.measure(space, loss_fn, excursions)
         del space.__dict__["measure"]
         policy.finish_restore()
-        self._places = self._room()
-        total = len(policy.local)
-        share = min(chain(*self._gather([len(self._places) / total])))
-        self.short = share < 1
-        if not share:
+        parts, total = self._parts(), len(space.like)
+        fit = sum(map(len, parts))
+        counts, shares = zip(*self._gather([len(parts), fit / total]), strict=True)
+        self.short = min(shares) < 1
+        if not min(counts):
             self.said = f"the loss under restore={policy.name} was not compared: no memory is free for a copy"
             return ParameterSpace.measure(space, loss_fn, excursions)
-        truth = math.nan if self.short else self._by_hand(points[at])
+        whole = max(counts) == 1 and not self.short
+        truth = self._by_hand(points[at], parts[0]) if whole else math.nan
         losses = ParameterSpace.measure(space, loss_fn, excursions)
         found = losses[at]
         self.said = (
             f"restore={policy.name} was compared with weights displaced by hand: loss {found}"
         )
         if self.short:
-            fit = f"copies of {len(self._places)} of {total} tensors"
-            self.said += f"; memory is free for {fit}, which alone were compared"
+            self.said += f"; memory is free for copies of {fit} of {total} tensors, which alone were compared"
         half = any(t.dtype in (torch.bfloat16, torch.float16) for t in space.like)
         if found == truth and not half:
             return losses
@@ -102,15 +101,28 @@ class PolicyCheck:
         rounding = max(1e-3, *(torch.finfo(t.dtype).eps / 2 for t in space.like))
         if found == truth and abs(truth - base) > 10 * rounding * abs(base):
             return losses
+        parts += [{}] * (int(max(counts)) - len(parts))
+        self.said += f", in {len(parts)} parts" * (len(parts) > 1)
+        for part in parts:
+            self._compare(points[at], part, whole, base, rounding)
+        return losses
+
+    def _compare(
+        self, terms: Terms, part: Places, whole: bool, base: float, rounding: float
+    ) -> None:
+        """Raises RestoreError if a larger displacement of a part of the tensors has the loss of other weights."""
+        policy = self._space.policy
+        if not whole:
+            terms = [(c, restricted(z, part.keys(), self._space.like)) for c, z in terms]
         for share in SHARES:
-            terms = self._enlarged(points[at], share)
-            if math.isfinite(truth := self._by_hand(terms)):
+            larger = self._enlarged(terms, part, share)
+            if math.isfinite(truth := self._by_hand(larger, part)):
                 break
         noise = rounding * max(abs(base), abs(truth))
-        copies = self._copies()
+        copies = self._copies(part)
         try:
             with policy.excursion() as probe:
-                (found,) = probe.losses(self._evaluate, [terms])
+                (found,) = probe.losses(self._evaluate, [larger])
         finally:
             policy.finish_restore()
             self._put_back(copies)
@@ -121,53 +133,58 @@ class PolicyCheck:
             )
             raise RestoreError(policy.name, what, "snapshot")
         self.said += f", and at a larger displacement {found}, by hand {truth}"
-        return losses
 
-    def _enlarged(self, terms: Terms, share: float) -> Terms:
+    def _enlarged(self, terms: Terms, part: Places, share: float) -> Terms:
         """Returns a displacement along the first direction that changes the largest tensor by a share at least."""
         local = self._space.local
-        if self.short:
-            terms = [(c, restricted(z, self._places.keys(), local)) for c, z in terms]
-        if self._space.shards:  # each process would take another one
+        if self._space.shards or not part:  # each process would take another one
             return terms
         c, z = terms[0]
-        i, p = max(((i, local[i]) for i in self._places), key=lambda pair: pair[1].numel())
+        i = max(part, key=lambda i: local[i].numel())
+        p = local[i].to(self._space.like[i].device)
         size = float(z.sample(i, p).norm()) * abs(c)
         return [(c * max(1.0, share * float(p.float().norm()) / size), z)] if size else terms
 
-    def _by_hand(self, terms: Terms) -> float:
-        """Returns the loss of displaced weights."""
-        copies = self._copies()
+    def _by_hand(self, terms: Terms, part: Places) -> float:
+        """Returns the loss of weights of which a part is displaced."""
+        copies = self._copies(part)
         try:
             for i, of in copies.items():
-                p = self._space.policy.local[i]
-                add_(p, of.to(p.device), i, terms)
+                p = of.to(self._space.like[i].device, copy=True)
+                add_(p, p, i, terms)
+                self._space.local[i].copy_(p)
             return self._evaluate()
         finally:
             self._put_back(copies)
 
-    def _room(self) -> dict[int, torch.device]:
-        """Returns where copies go, by position: the weights' devices, else the host, of the tensors that fit there."""
-        local = self._space.policy.local
+    def _parts(self) -> list[Places]:
+        """Returns parts of the weights whose copies fit into memory together: into the devices', else the host's."""
+        local = self._space.local
         sizes = [t.numel() * t.element_size() for t in local]
-        if not self._host and all(free_bytes(t.device) > 2 * sum(sizes) for t in local):
-            return {i: t.device for i, t in enumerate(local)}
+        here = not (self._host or self._space.offloaded)
+        if here and all(free_bytes(t.device) > 2 * sum(sizes) for t in local):
+            return [{i: t.device for i, t in enumerate(local)}]
         host = torch.device("cpu")
-        found, left = {}, 0.9 * free_bytes(host) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        most = 0.9 * free_bytes(host) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        room = min(most, max(most / 4, *sizes)) if self._space.offloaded else most
+        parts, left = list[Places](), 0.0
         for i, size in enumerate(sizes):
-            if size <= left:
-                found[i] = host
+            if size <= most:
+                if not parts or size > left:
+                    parts.append({})
+                    left = room
+                parts[-1][i] = host
                 left -= size
-        return found
+        return parts
 
-    def _copies(self) -> dict[int, Tensor]:
-        """Returns copies of the weights, by position."""
-        return {i: self._space.policy.local[i].to(d, copy=True) for i, d in self._places.items()}
+    def _copies(self, part: Places) -> dict[int, Tensor]:
+        """Returns copies of tensors, by position."""
+        return {i: self._space.local[i].to(device, copy=True) for i, device in part.items()}
 
     def _put_back(self, copies: Mapping[int, Tensor]) -> None:
-        """Writes copies of the weights back."""
+        """Writes copies of tensors back."""
         for i, of in copies.items():
-            self._space.policy.local[i].copy_(of)
+            self._space.local[i].copy_(of)
 
 
 def free_bytes(device: torch.device) -> float:
