@@ -9,10 +9,12 @@ from torch import nn
 
 from tests.support.crowd import gather_results
 from tests.support.pairwise import pairwise
-from zo.distributed.loss import DividedLoss
+from zo.distributed.executor import DividedExecutor
 from zo.distributed.processes import Processes
 from zo.optim import OPTIMIZERS
 from zo.optim.base import NonFiniteError
+from zo.weights.executor import Executor
+from zo.weights.loss import ClosureLoss
 from zo.weights.space import ParameterSpace
 
 EXAMPLES, STEPS, WORLDS = 12, 3, (1, 2, 3, 4)
@@ -26,6 +28,7 @@ CASES = [
     *((name, *kind) for i, name in enumerate(ZEROTH_ORDER) for kind in KINDS[i % 7 :: 7]),
     ("mezo", "philox", "bfloat16", "snapshot", 2, ("n", 3)),
     ("mezo", "torch", "bfloat16", "merged", 1, ("n", 2), ("two_sided", False)),
+    ("zo_conservative", "torch", "float32", "merged", 1),
     ("bszo", "philox", "float16", "subtract", 2, ("k", 3), ("two_sided", True)),
     ("bszo", "torch", "bfloat16", "streamed", 1, ("m", 5), ("adaptive_sampling", False)),
     ("lozo", "torch", "bfloat16", "factors", 2, ("n", 2), ("interval", 2)),
@@ -66,10 +69,11 @@ def steps(processes: Processes, case: tuple) -> tuple[Any, int]:
     model.to(dtype)
     method, size = OPTIMIZERS[name], EXAMPLES // shards
     parts = [
-        Loss(model, x[i : i + size], y[i : i + size], passes) for i in range(0, EXAMPLES, size)
+        ClosureLoss(Loss(model, x[i : i + size], y[i : i + size], passes))
+        for i in range(0, EXAMPLES, size)
     ]
     whole = shards == processes.world == 1  # nothing is divided
-    loss = parts[0] if whole else DividedLoss(parts.__getitem__, [size] * shards, processes)
+    loss = parts[0] if whole else DividedExecutor(parts.__getitem__, [size] * shards, processes)
     try:
         params = ParameterSpace.of(model, restore, noise)
         params.policy.branch_budget = 12_000  # three passes of four members at most
@@ -98,7 +102,23 @@ def of_worlds(processes: Processes) -> dict[tuple[tuple, int], tuple[Any, int]]:
 
 def test_a_step_may_ask_for_no_loss_at_all():
     params = ParameterSpace.of(nn.Linear(2, 2))
-    assert DividedLoss(lambda _: lambda: 0.0, [1], Processes()).measure(params, []) == []
+    executor = DividedExecutor(lambda _: ClosureLoss(lambda: 0.0), [1], Processes())
+    assert executor.measure(params.policy, []) == []
+
+
+@pytest.mark.parametrize("restore", ["subtract", "merged", "snapshot", "streamed"])
+def test_theta_is_measured_where_it_is_when_an_earlier_probe_of_the_step_is_not_yet_undone(restore):
+    found = []
+    for of in (Executor, lambda loss: DividedExecutor(lambda _: loss, [1], Processes())):
+        model, x = nn.Linear(3, 1), torch.ones(2, 3)
+        nn.init.ones_(model.weight), nn.init.ones_(model.bias)
+        method, params = OPTIMIZERS["zo_conservative"], ParameterSpace.of(model, restore)
+        optimizer = method.optimizer(params, method.config(), lr=0.1, seed=1)
+        loss = ClosureLoss(lambda model=model, x=x: model(x).square().mean().item())
+        found.append((loss(), [optimizer.step(of(loss)).losses for _ in range(2)]))
+    (start, undivided), (_, divided) = found
+    assert divided == undivided
+    assert undivided[0][2] == pytest.approx(start, rel=1e-6)
 
 
 @pytest.mark.process

@@ -37,7 +37,7 @@ def test_a_run_with_divided_tensors_steps_as_one_process_and_goes_on_from_a_whol
     (whole,) = frozen(1, *settings, "distributed.tensor=1")
     assert run.name != whole.name
     log = run / "log.txt"
-    kill = At("zo.distributed.loss.AgreedLoss.__call__", 10)
+    kill = At("zo.distributed.executor.AgreedLoss.__call__", 10)
     assert exit_statuses(run, 2, {1: kill}) == [143, KILLED], log.read_text()
     assert checkpoint.steps(run) == [2, 4]
     one, saved = Assembly.of(load(run)), Assembly.of(load(run))

@@ -11,8 +11,8 @@ import zo
 from tests.support.tiny_models import llama, opt, seeded
 from zo.library.methods import METHODS
 from zo.noise import NOISES
-from zo.optim.losses import CountedLoss
 from zo.weights.constraints import RESTORE_POLICIES
+from zo.weights.executor import Executor
 from zo.weights.restore import RestoreError
 
 DRAWS = torch.Generator().manual_seed(0)
@@ -116,8 +116,7 @@ def problem_of(subject, name, restore, noise, record):
         return f"no step moves the weights; losses {losses}"
     with torch.no_grad():
         method = optimizer.method
-        closure = partial(loss_of, model)
-        method.estimate(CountedLoss(closure, finish_restore=method.params.policy.finish_restore))
+        method.estimate(Executor.of(partial(loss_of, model)))
     optimizer.method.params.policy.finish_restore()
     exact, unit = RESTORE_POLICIES[restore].exact, torch.finfo(dtype).eps
     for was, now in zip(after, weights_of(optimizer), strict=True):

@@ -126,7 +126,7 @@ def test_equal_losses_are_counted_as_a_tie_and_move_nothing(name):
     loss, scorer = Quadratic(restore="snapshot"), SimpleNamespace(differentiable=False)
     assembly = SimpleNamespace(params=loss.params, optimizer=start(name, loss))
     session = SimpleNamespace(
-        assembly=assembly, processes=Processes(), scorer=scorer, loss_of=lambda _: loss
+        assembly=assembly, processes=Processes(), scorer=scorer, executor=lambda _: loss
     )
     home, loss.answers = loss.weights(), dict.fromkeys(range(99), 1.5)
     assert _step(session, [])[TIE] == 1

@@ -25,7 +25,6 @@ from zo.run.runner import run
 from zo.run.store import checkpoint
 from zo.run.store.directory import Inputs, directory_of
 from zo.run.store.rows import trajectory_of
-from zo.weights.restore import FactoredPolicy
 from zo.weights.space import ParameterSpace
 
 EXACT = ("optimizer=mezo", "precision.noise=philox", "precision.restore=streamed")
@@ -72,8 +71,7 @@ def test_the_best_steps_model_is_that_of_the_run(make_run, tmp_path, overrides):
     with torch.inference_mode():
         answers = assembly.loaded.model(TOKENS).logits
         torch.testing.assert_close(model(TOKENS).logits, answers)
-    if isinstance(assembly.params.policy, FactoredPolicy):
-        assembly.params.policy.merge_factors()
+    assembly.params.policy.merge_factors()
     assert hash_of(model) == assembly.weights_hash()
 
 

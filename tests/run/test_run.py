@@ -36,8 +36,8 @@ def test_a_run_logs_every_step_and_every_evaluation(make_run):
     assert summary["run/status"] == "finished"
     assert summary["run/forwards_per_step"] == 3
     indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, 0)
-    loss = session.loss_of([session.train[i] for i in indices])
-    assert rows[0]["train/loss"] == pytest.approx(loss(), rel=1e-5)
+    executor = session.executor([session.train[i] for i in indices])
+    assert rows[0]["train/loss"] == pytest.approx(executor.alone(), rel=1e-5)
 
 
 def test_a_loss_in_parts_is_the_mean_over_all_tokens_of_the_mini_batch(make_run):
@@ -45,8 +45,8 @@ def test_a_loss_in_parts_is_the_mean_over_all_tokens_of_the_mini_batch(make_run)
     session = Session.open(make_run("task.objective=lm", "distributed.shards=4", words))
     assert {len(e.candidate_ids) for e in session.train} == {1}, "trains on the true one alone"
     assert {len(e.candidate_ids) for e in session.validation + session.test} == {2}
-    parts, session.shards = session.loss_of(session.train[:16])(), 1
-    assert parts == pytest.approx(session.loss_of(session.train[:16])(), rel=1e-5)
+    parts, session.shards = session.executor(session.train[:16]).alone(), 1
+    assert parts == pytest.approx(session.executor(session.train[:16]).alone(), rel=1e-5)
 
 
 def test_test_is_scored_only_on_a_new_best_and_the_first_best_is_reported(finished):

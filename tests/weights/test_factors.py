@@ -200,7 +200,7 @@ def test_rows_that_branches_share_are_refused_by_the_layers_name(ids, why):
     layers = nn.Sequential(nn.Embedding(4, 3))
     params = ParameterSpace.of(layers, "factors")
     z = LOZO(params, LOZOConfig(), lr=1e-4, seed=0).direction()
-    params.policy._displace([[(1e-3, z)], [(-1e-3, z)]])
+    params.policy.displace_to([[(1e-3, z)], [(-1e-3, z)]])
     with pytest.raises(ValueError, match=why):
         layers(ids)
 

@@ -16,6 +16,7 @@ from zo.noise import NOISES, NoiseKey
 from zo.optim import OPTIMIZERS
 from zo.weights import updates
 from zo.weights.directions import Gaussian
+from zo.weights.executor import Executor
 from zo.weights.restore import RestoreError, streamed
 from zo.weights.space import ParameterSpace
 
@@ -241,7 +242,7 @@ def test_a_layer_that_is_called_by_itself_later_is_displaced_then():
         space = ParameterSpace.of(nn.ModuleDict({"blocks": blocks}), restore)
         within = [lambda: blocks[1](blocks[0](x)).sum(), lambda: blocks[0][0](blocks[1](x)).sum()]
         points = [[(0.5, Z[0])], [(-0.5, Z[0])]]
-        return [float(y) for of in within * 2 for y in space.measure(of, [points])]
+        return [float(y) for of in within * 2 for y in space.measure(Executor.of(of), [points])]
 
     assert losses("streamed") == losses("snapshot")
 

@@ -1,55 +1,37 @@
-"""A training loop of the user's own on several processes, whose step they divide."""
+"""A training loop of the user's own, on one process or several, which make a step together."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch.distributed as dist
 
 from zo.distributed.agreement import Watch, check_same
-from zo.distributed.loss import AgreedLoss, DividedLoss
+from zo.distributed.executor import AgreedLoss, DividedExecutor
 from zo.distributed.processes import Processes
-from zo.optim.base import StepInfo, ZOOptimizer
-from zo.optim.losses import CountedLoss
-from zo.weights.loss import Context, LossFn
+from zo.optim.base import ZOOptimizer
+from zo.weights.executor import Executor
+from zo.weights.loss import Loss
 from zo.weights.sharded import part_of
 
 SAME = 1e-6
 """Relative difference of two losses at the same weights that an order of summation explains."""
 
 
-class ParallelStep(ABC):
-    """How the processes of a training make a step.
+class StepProcesses:
+    """The processes that make the steps of a training, and what each measures.
+
+    Those of a group each measure their own part of a mini-batch; the step's loss is the mean. Those that hold parts of
+    the same tensors measure the same mini-batch. Any other process is alone.
+
+    Args:
+        method: What makes the steps.
+        group: Processes with parts of a mini-batch, if there are any.
+        check_every: Steps between comparisons of a group's weights; None compares them only at the start.
+        settings: Of the training.
 
     Attributes:
         processes: Of the training.
-    """
-
-    processes: Processes
-
-    @abstractmethod
-    def step(self, method: ZOOptimizer, closure: LossFn, context: Context) -> StepInfo:
-        """Makes a step.
-
-        Raises:
-            ProcessLostError: If a process without which it cannot go on ended or did not answer in time.
-            WeightsDifferError: If the weights differ.
-        """
-
-    def checking(self) -> AbstractContextManager[None]:
-        """Returns a context in which each process checks something; where it fails on one, it fails on all."""
-        return self.processes.together()
-
-
-class DataParallel(ParallelStep):
-    """Processes that are the same from the start to the end, each with its own part of a mini-batch.
-
-    Args:
-        group: The processes.
-        check_every: Steps between comparisons of the weights; None compares them only at the start.
-        method: What makes the steps.
-        settings: Of the training.
+        watch: Compares weights after steps.
 
     Raises:
         ProcessesError: If settings or weights differ.
@@ -57,56 +39,26 @@ class DataParallel(ParallelStep):
 
     def __init__(
         self,
-        group: dist.ProcessGroup,
-        check_every: int | None,
         method: ZOOptimizer,
+        group: dist.ProcessGroup | None,
+        check_every: int | None,
         settings: Mapping[str, Any],
     ):
+        self._grouped, self._sharded = group is not None, bool(method.params.shards)
+        if self._sharded and group is None:
+            tensors: list[Any] = method.params.parameters
+            mesh = next(t.device_mesh for t in tensors if part_of(t)[1] is not None)
+            group = mesh.get_group() if mesh.ndim == 1 else dist.group.WORLD
         self.processes = Processes(group)
-        sharded = bool(method.params.shards)  # each process holds other values then
-        self._watch = Watch(self.processes, None if sharded else check_every)
+        # of sharded weights, each process holds other values
+        self.watch = Watch(self.processes, None if self._sharded else check_every)
         check_same(self.processes, settings, "give all processes the same")
-        if not sharded:
-            self._watch.compare(method)
+        if self._grouped and not self._sharded:
+            self.watch.compare(method)
 
-    def step(self, method: ZOOptimizer, closure: LossFn, context: Context) -> StepInfo:
-        """As `ParallelStep.step`; the step's loss is the mean of the parts."""
-        part = CountedLoss(closure, context)
-        given = getattr(closure, "mean_square", None)
-        loss = DividedLoss(
-            lambda _: part,
-            [1] * self.processes.world,
-            self.processes,
-            own_data=True,
-            squares=None if given is None else lambda: [part.mean_square()],
-        )
-        info = method.step(loss)
-        self._watch.after_step(method)
-        return info
-
-
-class TensorParallel(ParallelStep):
-    """Processes that hold parts of the same tensors and measure the same mini-batch.
-
-    Args:
-        method: What makes the steps.
-        settings: Of the training.
-
-    Raises:
-        ProcessesError: If settings differ.
-    """
-
-    def __init__(self, method: ZOOptimizer, settings: Mapping[str, Any]):
-        tensors: list[Any] = method.params.parameters
-        mesh = next(t.device_mesh for t in tensors if part_of(t)[1] is not None)
-        self.processes = Processes(mesh.get_group() if mesh.ndim == 1 else dist.group.WORLD)
-        check_same(self.processes, settings, "give all processes the same")
-
-    def step(self, method: ZOOptimizer, closure: LossFn, context: Context) -> StepInfo:
-        """As `ParallelStep.step`.
-
-        Raises:
-            ProcessesError: If the losses differ by more than rounding.
-        """
-        loss = AgreedLoss(CountedLoss(closure, context), self.processes, SAME)
-        return method.step(loss)
+    def executor(self, loss: Loss) -> Executor:
+        """Returns what makes the forward passes of a step; losses of one mini-batch that differ are an error."""
+        if self._grouped:
+            shares = [1] * self.processes.world
+            return DividedExecutor(lambda _: loss, shares, self.processes, own_data=True)
+        return Executor(AgreedLoss(loss, self.processes, SAME) if self._sharded else loss)

@@ -16,11 +16,10 @@ from torch.nn.utils import parametrize
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zo.distributed.closure import SAME
-from zo.library.arguments import Closure
 from zo.optim.base import Rates, StepInfo
-from zo.optim.losses import number
 from zo.weights.aliasing import storage_key
 from zo.weights.anchor import rounding_notice
+from zo.weights.loss import ClosureLoss
 from zo.weights.restore import RestoreError
 from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
@@ -59,7 +58,7 @@ class RepeatCheck:
         """Returns whether to check before this step."""
         return self._enabled and (self.first or not self._modes() <= self._training)
 
-    def check(self, closure: Closure) -> None:
+    def check(self, closure: ClosureLoss) -> None:
         """Measures twice.
 
         Raises:
@@ -93,15 +92,14 @@ class RepeatCheck:
                     f"closure: every call changes {name}, as BatchNorm does in training mode (call model.eval())."
                     f" {advice}"
                 )
-        if (mean_square := getattr(closure, "mean_square", None)) is not None:
-            mean_square()  # of the two calls, which are no part of a step
+        closure.squares()  # of the two calls, which are no part of a step
         self.first, self._training = False, self._modes()
 
-    def _loss(self, closure: Closure) -> float:
+    def _loss(self, closure: ClosureLoss) -> float:
         """Returns the loss; raises ValueError if the closure backpropagates."""
         before = [(p.grad, None if p.grad is None else p.grad._version) for p in self._parameters]
         try:
-            loss = number(closure())
+            loss = closure()
         except RuntimeError as error:
             if "does not require grad and does not have a grad_fn" in str(error):
                 raise ValueError(BACKWARD) from error
@@ -334,9 +332,9 @@ def check_trained(named: Iterable[tuple[str, Tensor]], trained: Iterable[bool]) 
             )
 
 
-def check_texts(config: Any, closure: Any) -> None:
+def check_texts(config: Any, closure: ClosureLoss) -> None:
     """Raises ValueError where a step divides by the spread of texts' rewards, and the closure does not know it."""
-    if getattr(config, "baseline", "") == "prompt" and not hasattr(closure, "mean_square"):
+    if getattr(config, "baseline", "") == "prompt" and not closure.rates_texts:
         raise ValueError(
             "baseline='prompt': the closure has no method mean_square(), the mean square of the texts' rewards; add it,"
             " or give baseline='population'"

@@ -10,17 +10,14 @@ import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zo.distributed.closure import DataParallel, ParallelStep, TensorParallel
-from zo.distributed.loss import weighted_mean
-from zo.distributed.processes import Processes
+from zo.distributed.closure import StepProcesses
 from zo.library.arguments import (
     Closure,
     Parameters,
@@ -47,14 +44,12 @@ from zo.library.checks import (
 from zo.library.step_context import step_context
 from zo.noise import NOISES, compiling
 from zo.optim import OPTIMIZERS, SHARDABLE
-from zo.optim.base import LossFn, StepInfo
-from zo.optim.losses import number
+from zo.optim.base import StepInfo
 from zo.record.header import fingerprint
 from zo.record.recorder import Recorder
 from zo.weights.constraints import RESTORE_POLICIES
-from zo.weights.loss import Context
+from zo.weights.loss import ClosureLoss
 from zo.weights.policy_check import PolicyCheck
-from zo.weights.restore import FactoredPolicy
 from zo.weights.space import ParameterSpace
 
 if TYPE_CHECKING:
@@ -97,6 +92,7 @@ class ZerothOrder(_Base):
 
     Attributes:
         method: The method, with the weights that it moves.
+        processes: The processes that make the steps together; None if there is one.
         info: The last step, a `StepInfo` with loss, losses, forwards, coefficients and scalars; None before the first.
 
     Raises:
@@ -195,27 +191,19 @@ class ZerothOrder(_Base):
         check_processes(space, whole, grouped=group is not None)
         if record is not None:
             self._recorder = Recorder(Path(record), self.method)
-        self._parallel: ParallelStep | None = None
         values = {**asdict(config), "lr": lr, "seed": seed, "restore": restore}
         values |= {"noise": noise, "rounding": rounding}
         unchecked = ("name", "lr", "weight_decay")
         self._settings = {k: v for k, v in values.items() if k not in unchecked}
-        if group is not None:
-            self._parallel = DataParallel(group, check_every, self.method, values)
-        elif space.shards:
-            self._parallel = TensorParallel(self.method, values)
-        if self._parallel is not None and not self._parallel.processes.leads:
+        self._together = StepProcesses(self.method, group, check_every, values)
+        self.processes = self._together.processes if group is not None or space.shards else None
+        if not self._together.processes.leads:
             self._recorder = None
 
     @property
     def step_index(self) -> int:
         """Steps made so far."""
         return self.method.step_index
-
-    @property
-    def processes(self) -> Processes | None:
-        """The processes that make the steps together; None if there is one."""
-        return None if self._parallel is None else self._parallel.processes
 
     def restore_from(self, replayed: StepInfo | None) -> None:
         """Takes over result and rates of the last step that was replayed; None is none."""
@@ -237,7 +225,7 @@ class ZerothOrder(_Base):
 
         Args:
             closure: Returns the loss of one fixed mini-batch at the current weights; called several times. It may offer
-                `mean_square`, `branches` and `branch_bytes`, see `zo.weights.loss.LossFn`.
+                `mean_square`, `branches` and `branch_bytes`, see `zo.weights.loss.ClosureLoss`.
 
         Returns:
             The mini-batch's loss, at the weights before the step or as near to them as the method measures.
@@ -265,29 +253,27 @@ class ZerothOrder(_Base):
         if method.step_index == 0:
             check_seed(space, method.seed)
             warn_of_backward(self._model, space)
-        check_texts(method.config, closure)
+        loss = ClosureLoss(closure)
+        check_texts(method.config, loss)
         compares = self._repeats.due() and self._repeats.first and method.step_index == 0
         if self._repeats.due():
-            at_once = self._parallel is not None and self._repeats.first  # modes may differ later
-            with cast("ParallelStep", self._parallel).checking() if at_once else nullcontext():
-                self._repeats.check(closure)
-        loss_fn = cast("LossFn", closure)  # of which tensors are taken, too
+            at_once = self._repeats.first  # modes may differ later
+            with self._together.processes.together() if at_once else nullcontext():
+                self._repeats.check(loss)
         rates = rates_of(self.param_groups)
         exact = space.policy.constraints.exact
-        with step_context({t.device.type for t in space.like}, exact) as context:
+        with step_context({t.device.type for t in space.like}, exact) as loss.context:
             method.rates = rates
             method.watches_rounding = method.step_index == 0
             merged = self._merged_by_reader()
             if self._recorder is not None:
                 self._recorder.begin(merged)
-            processes = Processes() if self._parallel is None else self._parallel.processes
-            check = PolicyCheck(space, partial(self._loss, closure, context), processes.gather)
+            executor = self._together.executor(loss)
+            check = PolicyCheck(space, executor.alone, self._together.processes.gather)
             try:
                 with check.watching() if compares else nullcontext():
-                    if self._parallel is None:
-                        info = method.step(loss_fn, context)
-                    else:
-                        info = self._parallel.step(method, loss_fn, context)
+                    info = method.step(executor)
+                    self._together.watch.after_step(method)
             except BaseException:
                 if self._recorder is not None and not exact:
                     self._recorder.broken_off = True
@@ -297,21 +283,9 @@ class ZerothOrder(_Base):
             self.info = info
             if self._recorder is not None:
                 self._recorder.append(rates, info.losses)
-        if self._parallel is None or self._parallel.processes.leads:
+        if self._together.processes.leads:
             self._report.look_at(method.step_index, info, compiling.seconds - compiled, space)
         return info.loss
-
-    def _loss(self, closure: Closure, context: Context) -> float:
-        """Returns the loss at the current weights, of a group's processes the mean, outside of a step's losses."""
-        with context():
-            loss = number(closure())
-            if (mean_square := getattr(closure, "mean_square", None)) is not None:
-                mean_square()  # of this call, which is no part of a step
-        if self._parallel is None:
-            return loss
-        parts = [part for (part,) in self._parallel.processes.gather([loss])]
-        mean = isinstance(self._parallel, DataParallel)  # else all measure the same
-        return weighted_mean(parts, [1] * len(parts)) if mean else parts[0]
 
     def __repr__(self) -> str:
         groups = [
@@ -331,9 +305,8 @@ class ZerothOrder(_Base):
         """
         policy = self.method.params.policy
         if self._recorder is not None:
-            self._recorder.close(isinstance(policy, FactoredPolicy) and policy.merged_for_reader)
-        if isinstance(policy, FactoredPolicy):
-            policy.close()
+            self._recorder.close(policy.merged_for_reader)
+        policy.close()
 
     def __enter__(self) -> Self:
         return self
@@ -408,18 +381,16 @@ class ZerothOrder(_Base):
     def _merge_for_reader(self, made: bool = False) -> None:
         """Merges factors into the weights between two steps; `made` says that this counts even if all are 0."""
         policy = self.method.params.policy
-        if isinstance(policy, FactoredPolicy):
-            policy.merge_for_reader()
-            policy.merged_for_reader |= made
+        policy.merge_for_reader()
+        policy.merged_for_reader |= made and policy.constraints.low_rank
 
     def _merged_by_reader(self) -> bool:
         """Returns whether factors were merged since the last step on any process; merges them on all then."""
         policy = self.method.params.policy
-        if not isinstance(policy, FactoredPolicy):
+        if not policy.constraints.low_rank:
             return False
         merged, policy.merged_for_reader = policy.merged_for_reader, False
-        if self.processes is not None:
-            merged = any(flag for (flag,) in self.processes.gather([float(merged)]))
+        merged = any(flag for (flag,) in self._together.processes.gather([float(merged)]))
         if merged:
             policy.merge_factors()
         return merged

@@ -36,7 +36,7 @@ class Backprop(ZOOptimizer):
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Computes loss and gradient at θ."""
         self.torch_optimizer.zero_grad(set_to_none=True)
-        loss = loss_fn.backward()  # type: ignore[attr-defined]  # of a `CountedLoss`
+        loss = loss_fn.backward()
         norms = [p.grad.float().norm() for p in self.params.parameters if p.grad is not None]
         if not norms:
             raise RuntimeError("the loss reached no parameter: none has a gradient")

@@ -3,7 +3,6 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -12,11 +11,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
-from zo.optim.losses import CountedLoss, RecordedLosses
 from zo.weights.anchor import Anchor, SeenUpdate, StartWeights, Survival, watched
 from zo.weights.constraints import conflicts
 from zo.weights.directions import FULL_SIZE, Direction
-from zo.weights.loss import Context, LossFn
+from zo.weights.executor import Executor
+from zo.weights.loss import Loss, RecordedLosses
 from zo.weights.offloaded import OffloadRefused, gigabytes, offload_of
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import GroupedUpdate, ParameterUpdate
@@ -26,6 +25,10 @@ NORM_EPS = 1e-8
 
 Coefficients: TypeAlias = tuple[float, ...]
 """The scalars that a step's update is a function of, beside the seeds and the method's state."""
+
+
+LossFn: TypeAlias = Executor
+"""The loss of a step's mini-batch, as a method gets it for `ParameterSpace.measure`."""
 
 
 class NonFiniteError(ArithmeticError):
@@ -172,12 +175,11 @@ class ZOOptimizer(ABC):
     def apply(self, coefficients: Coefficients) -> None:
         """Moves θ by the update that `coefficients` and the step's seeds determine, without a forward pass."""
 
-    def step(self, loss_fn: LossFn, context: Context = nullcontext) -> StepInfo:
+    def step(self, loss: Executor | Loss | Callable[[], object]) -> StepInfo:
         """Makes one step on one mini-batch; before it and after it, however it ends, the tensors are θ.
 
         Args:
-            loss_fn: The mini-batch's loss at the current θ; measured `forwards_per_step` times.
-            context: Returns a context for each call of the loss.
+            loss: The mini-batch's loss at the current θ, or what makes its forward passes, `forwards_per_step` of them.
 
         Returns:
             The step's loss, coefficients, signals and number of forward passes.
@@ -191,9 +193,10 @@ class ZOOptimizer(ABC):
                 f"{type(self).__name__}.{name}: is lost when a training resumes; keep it in self.numbers (a number),"
                 " self.series (a list) or self.state (tensors), or name it in `unsaved` if the settings alone decide it"
             )
-        counted = CountedLoss(loss_fn, context, self._finite, self.params.policy.finish_restore)
+        executor = Executor.of(loss)
+        executor.begin(self._finite)
         try:
-            found = self.estimate(counted)
+            found = self.estimate(executor)
             for value in found.coefficients:
                 self._finite("coefficient", value)
             self.advance(found.coefficients)
@@ -205,8 +208,8 @@ class ZOOptimizer(ABC):
         scalars, share = dict(found.scalars), survival.share if survival else None
         if share is not None:
             scalars["survives"] = share
-        losses = tuple(counted.losses)
-        return StepInfo(found.loss, found.coefficients, scalars, losses, counted.forwards)
+        measured = tuple(executor.losses)
+        return StepInfo(found.loss, found.coefficients, scalars, measured, executor.forwards)
 
     def replay(self, losses: Sequence[float]) -> StepInfo:
         """Repeats a step without its forward passes, at the θ, state and step index where it was made.

@@ -81,7 +81,7 @@ class ES(MeZO):
         spread = math.sqrt(sum(x * x for x in apart) / len(losses))
         self._finite("standard deviation of the losses", spread)
         if self.config.baseline == "prompt":
-            square = loss_fn.mean_square()  # type: ignore[attr-defined]  # of a `CountedLoss`
+            square = loss_fn.mean_square()
             variance = max(square - mean * mean, 0.0)
             divisor = math.sqrt(variance + VARIANCE_EPS)
         else:

@@ -28,7 +28,6 @@ from zo.optim.base import Coefficients
 from zo.optim.config_low_rank import LOZOConfig
 from zo.optim.mezo import MeZO
 from zo.weights.directions import LowRank
-from zo.weights.restore import FactoredPolicy
 from zo.weights.space import ParameterSpace
 from zo.weights.subspaces import drawn_factors
 from zo.weights.updates import LinearUpdate
@@ -65,8 +64,7 @@ class LOZO(MeZO):
         """Applies the update and goes on to the next step; where V is redrawn, the factors are merged into θ."""
         super().advance(coefficients)
         if self.step_index % self.config.interval == 0:
-            if isinstance(self.params.policy, FactoredPolicy):
-                self.params.policy.merge_factors()
+            self.params.policy.merge_factors()
             self.renew_subspace()
             self._use_subspace()
 
@@ -80,7 +78,7 @@ class LOZO(MeZO):
 
     def _use_subspace(self) -> None:
         """Draws the current step's V under `restore=factors`."""
-        if isinstance(self.params.policy, FactoredPolicy):
+        if self.params.policy.constraints.low_rank:
             directions = [self.direction_at(self.step_index, i) for i in range(self.config.n)]
             self.state |= self.params.policy.use_subspace(directions)
 

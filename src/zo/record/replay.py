@@ -8,7 +8,6 @@ import torch
 from zo.optim.base import Rates, StepInfo, ZOOptimizer
 from zo.record.header import digest_of
 from zo.record.trajectory import Trajectory, TrajectoryError
-from zo.weights.restore import FactoredPolicy
 
 
 def check_fit(found: Trajectory, base: str, noise: str, whose: str = "these") -> None:
@@ -95,7 +94,7 @@ def replay_steps(
 def _replay_step(found: Trajectory, method: ZOOptimizer) -> StepInfo:
     """Makes the next step, with its rates, and merges the factors before it as the training did."""
     step, policy = method.step_index, method.params.policy
-    if step in found.merges and isinstance(policy, FactoredPolicy):
+    if step in found.merges:
         policy.merge_factors()
     if found.header.groups:  # of a record; rates of a run never change
         rates = found.rates[step]

@@ -18,7 +18,7 @@ from torch import nn
 
 from zo.config import RunConfig
 from zo.distributed.config import local_rank, started_together
-from zo.distributed.loss import AgreedLoss
+from zo.distributed.executor import AgreedLoss
 from zo.distributed.processes import Processes, join
 from zo.lm.baselines import EVALUATORS, reads_train
 from zo.lm.config import ModelError
@@ -35,9 +35,8 @@ from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, token
 from zo.tasks.checks import check_answers, check_splits, check_tokens, preview
 from zo.tasks.data import complete
 from zo.weights.anchor import Drift
-from zo.weights.loss import LossFn
+from zo.weights.executor import Executor
 from zo.weights.offloaded import OffloadRefused
-from zo.weights.restore import FactoredPolicy
 from zo.weights.sharded import whole
 from zo.weights.space import ParameterSpace
 
@@ -94,8 +93,7 @@ class Assembly:
         how = cfg.precision
         try:
             params = ParameterSpace.of(loaded.model, how.restore, how.noise, how.rounding)
-            if isinstance(params.policy, FactoredPolicy):
-                params.policy.branch_budget = how.branch_gib * memory.GIB
+            params.policy.branch_budget = how.branch_gib * memory.GIB
         except ValueError as error:
             raise ModelError(f"precision.{error}") from None
         if divided and not params.shards:
@@ -280,13 +278,13 @@ class Session:
         data = train, validation, test, task, examples
         return cls(*data, scorer, evaluator, assembly, read, notes, *shared, also)
 
-    def loss_of(self, examples: list[Encoded]) -> LossFn:
-        """Returns the loss of a mini-batch; its batches are built once for a step's forward passes."""
+    def executor(self, examples: list[Encoded]) -> Executor:
+        """Returns what makes a step's forward passes on a mini-batch, whose batches are built once."""
         params = self.assembly.params
         if not params.shards and not self.shards == self.processes.world == 1:
             return divided(self.scorer, examples, self.shards, params, self.processes)
         loss = BatchLoss(self.scorer, self.scorer.collate(examples), params)
-        return AgreedLoss(loss, self.processes) if params.shards else loss
+        return Executor(AgreedLoss(loss, self.processes) if params.shards else loss)
 
 
 def _constant(scorer: TextScorer, train: list[Encoded], validation: list[Encoded]) -> str:

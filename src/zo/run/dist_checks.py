@@ -26,7 +26,7 @@ from zo.run.signals import Lost
 from zo.run.store.directory import flat
 from zo.tasks.examples import batch_indices
 from zo.weights.offloaded import OffloadError
-from zo.weights.restore import FactoredPolicy, RestoreError
+from zo.weights.restore import RestoreError
 
 OWN = ("device", "threads")
 """Settings that may differ between processes."""
@@ -111,7 +111,7 @@ def check_loaded(processes: Processes, cfg: RunConfig, session: Session) -> None
         )
     passes, why, more = _passes(cfg, session), cfg.optimizer.name, "give more shards"
     shards = cfg.distributed.shards
-    if isinstance(params.policy, FactoredPolicy):
+    if params.policy.constraints.low_rank:
         budget = f"{cfg.precision.branch_gib:g} GiB" if _sized(session) else "a pass"
         why = f"restore=factors measures all points in {budget} together"
         more = "a smaller precision.branch_gib makes more of them" if _sized(session) else more
@@ -131,7 +131,7 @@ def _sized(session: Session) -> bool:
 def _passes(cfg: RunConfig, session: Session) -> int:
     """Returns the forward passes of a step over one shard; of the first mini-batch where they depend on it."""
     params, count = session.assembly.params, int(cfg.optimizer.forwards_per_step)
-    if not isinstance(params.policy, FactoredPolicy):
+    if not params.policy.constraints.low_rank:
         return count
     indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, 0)
     part = indices[: cfg.batch_size // cfg.distributed.shards]
@@ -139,7 +139,7 @@ def _passes(cfg: RunConfig, session: Session) -> int:
     loss = BatchLoss(session.scorer, batch, params)
     try:
         direction = session.assembly.optimizer.direction()
-        return len(params.policy.chunks(loss, [[(1.0, direction)]] * count))
+        return len(params.policy.passes(loss, [[(1.0, direction)]] * count))
     except RestoreError as error:
         raise ModelError(error.in_suite) from None
 

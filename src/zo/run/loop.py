@@ -28,7 +28,6 @@ from zo.tasks import Encoded
 from zo.tasks.examples import batch_indices
 from zo.tasks.measures import CHOOSING, LOSS
 from zo.weights.anchor import rounding_notice
-from zo.weights.loss import LossFn
 from zo.weights.offloaded import OffloadRefused
 from zo.weights.policy_check import PolicyCheck
 from zo.weights.restore import RestoreError
@@ -189,23 +188,23 @@ def _step(session: Session, examples: list[Encoded], progress: Progress | None =
     clock = assembly.params.stopwatch
     perturb_before, forward_before = clock.seconds("weights"), clock.seconds("loss")
     waited, exchanging, sent = processes.seconds, processes.exchanging, processes.bytes
-    loss_fn = session.loss_of(examples)
+    executor = session.executor(examples)
     if (
         progress is not None
         and session.scorer.differentiable
         and assembly.optimizer.step_index == 0
     ):
-        alone = partial(_alone, loss_fn, processes)
+        alone = partial(_uncounted, processes, executor.alone)
         gather = partial(_uncounted, processes, processes.gather)
         check = PolicyCheck(assembly.params, alone, gather, host=True)
         with check.watching():
-            info = assembly.optimizer.step(loss_fn)
+            info = assembly.optimizer.step(executor)
         if check.said:
             progress.say(check.said)
         if assembly.device.type == "cpu":
             memory.reset_peak(assembly.device)  # later steps need as much, without the copy
     else:
-        info = assembly.optimizer.step(loss_fn)
+        info = assembly.optimizer.step(executor)
         if progress is not None and assembly.optimizer.step_index == 1:
             progress.say(NOT_COMPARED)
     ties = {} if session.scorer.differentiable else {TIE: int(info.tied)}
@@ -228,14 +227,6 @@ def _step(session: Session, examples: list[Encoded], progress: Progress | None =
         "time/perturb_s": clock.seconds("weights") - perturb_before,
         **(exchanged if processes.world > 1 else {}),
     }
-
-
-def _alone(loss_fn: LossFn, processes: Processes) -> float:
-    """Returns a loss that is no part of a step, nor of what its processes sent."""
-    loss = _uncounted(processes, loss_fn)
-    if (mean_square := getattr(loss_fn, "mean_square", None)) is not None:
-        mean_square()
-    return loss
 
 
 def _uncounted(processes: Processes, call: Callable[..., T], *args: Any) -> T:

@@ -1,31 +1,32 @@
 """The loss of one mini-batch, timed."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zo.distributed.loss import DividedLoss
+from zo.distributed.executor import DividedExecutor
 from zo.distributed.processes import Processes
 from zo.tasks import Encoded
+from zo.weights.loss import Loss
 from zo.weights.space import ParameterSpace
 
 
 @dataclass
-class BatchLoss:
+class BatchLoss(Loss):
     """The loss of one mini-batch at the current θ, as a number and with its gradient.
 
     Attributes:
         scorer: What computes it.
         batch: The mini-batch, built once for all forward passes of a step.
         params: θ, which takes the time.
-        squares: Mean square of the texts' numbers of each pass, in order, of a scorer that rates texts.
     """
+
+    branched = True
 
     scorer: Any
     batch: Any
     params: ParameterSpace
-    squares: list[float] = field(default_factory=list)
+    _squares: list[float] = field(default_factory=list)
 
     def __call__(self) -> float:
         """Returns the loss, without a gradient."""
@@ -34,10 +35,10 @@ class BatchLoss:
                 return self._rated(1)[0]
             return self.scorer.loss(self.batch)
 
-    def mean_square(self) -> float:
-        """Returns the mean square of the texts' numbers, over all passes since it was last asked for."""
-        squares, self.squares = self.squares, []
-        return math.fsum(squares) / len(squares) if squares else 0.0
+    def squares(self) -> list[float]:
+        """As `Loss.squares`, of a scorer that rates texts."""
+        squares, self._squares = self._squares, []
+        return squares
 
     def branches(self, n: int) -> list[float]:
         """Returns the losses of n copies of the mini-batch that go through the model together."""
@@ -55,7 +56,7 @@ class BatchLoss:
     def _rated(self, n: int) -> list[float]:
         """Returns the losses of n copies of the prompts, and keeps the squares of their texts' numbers."""
         losses, squares = self.scorer.rated(self.batch, n)
-        self.squares += squares
+        self._squares += squares
         return losses
 
     def backward(self) -> float:
@@ -72,21 +73,12 @@ def divided(
     shards: int,
     params: ParameterSpace,
     processes: Processes,
-) -> DividedLoss:
-    """Returns the loss of a mini-batch in equal parts, whose forward passes processes divide."""
+) -> DividedExecutor:
+    """Returns what makes this process's forward passes on a mini-batch in equal parts."""
     size = len(examples) // shards
     parts = [examples[first : first + size] for first in range(0, len(examples), size)]
-    built: dict[int, BatchLoss] = {}
 
     def part(shard: int) -> BatchLoss:
-        if shard not in built:
-            built[shard] = BatchLoss(scorer, scorer.collate(parts[shard]), params)
-        return built[shard]
+        return BatchLoss(scorer, scorer.collate(parts[shard]), params)
 
-    def squares() -> list[float]:
-        found = [square for of_part in built.values() for square in of_part.squares]
-        for of_part in built.values():
-            of_part.squares.clear()
-        return found
-
-    return DividedLoss(part, [scorer.share(of) for of in parts], processes, squares=squares)
+    return DividedExecutor(part, [scorer.share(of) for of in parts], processes)

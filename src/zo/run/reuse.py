@@ -13,7 +13,6 @@ from zo.lm.scoring.states import FrozenBlocks, KeptStates
 from zo.run.assembly import Session, frozen_hash
 from zo.run.memory import GIB
 from zo.tasks import Encoded
-from zo.weights.restore import FactoredPolicy
 
 EVERY = "all blocks are computed for every probe"
 
@@ -53,7 +52,7 @@ def begin_reuse(cfg: RunConfig, session: Session) -> str | None:
         return f"frozen blocks: {said}"
     if not cfg.optimizer.replays:
         why = "a step is one forward pass"
-    elif isinstance(params.policy, FactoredPolicy):
+    elif params.policy.constraints.low_rank:
         why = f"precision.restore={params.policy.name} measures all points in one forward pass"
     else:
         why = _compute_once(scorer, session.train[: cfg.batch_size])

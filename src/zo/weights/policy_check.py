@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from zo.weights.directions import Terms, restricted
-from zo.weights.loss import LossFn
+from zo.weights.executor import Executor
+from zo.weights.loss import ClosureLoss
 from zo.weights.restore import Excursion, RestoreError
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import add_
@@ -64,7 +65,7 @@ class PolicyCheck:
         finally:
             self._space.__dict__.pop("measure", None)
 
-    def _measure(self, loss_fn: LossFn, excursions: Sequence[Excursion]) -> list[float]:
+    def _measure(self, loss_fn: Executor, excursions: Sequence[Excursion]) -> list[float]:
         """Does what `ParameterSpace.measure` does.
 
         Raises:
@@ -122,7 +123,8 @@ class PolicyCheck:
         copies = self._copies(part)
         try:
             with policy.excursion() as probe:
-                (found,) = probe.losses(self._evaluate, [larger])
+                probe.to(larger)
+                (found,) = probe.losses(ClosureLoss(self._evaluate), 1)
         finally:
             policy.finish_restore()
             self._put_back(copies)

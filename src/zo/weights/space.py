@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from zo.noise import NoiseKey, PhiloxEngine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
-from zo.weights.loss import LossFn
+from zo.weights.executor import Executor
 from zo.weights.offloaded import OffloadedParameter
-from zo.weights.restore import Excursion, FactoredPolicy, policy
+from zo.weights.restore import Excursion, policy
 from zo.weights.sharded import whole
 from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import LinearUpdate, ParameterUpdate
@@ -108,26 +108,16 @@ class ParameterSpace(TrainableTensors):
         if decay or not isinstance(update, LinearUpdate) or update.of:
             self.policy.apply_update(update, decay, key)
 
-    def measure(self, loss_fn: LossFn, excursions: Sequence[Excursion]) -> list[float]:
+    def measure(self, loss_fn: Executor, excursions: Sequence[Excursion]) -> list[float]:
         """Returns the losses at the points of independent excursions, in their order.
 
         Under `subtract` and `merged` the rounding of θ depends on which points share an excursion.
 
         Args:
-            loss_fn: The mini-batch's loss; one with `measure` divides the forward passes over processes.
-            excursions: Points of each, see `Probe.losses`. θ alone, `[[]]`, is measured without a probe.
+            loss_fn: Makes the forward passes.
+            excursions: Points of each. θ alone, `[[]]`, is measured without a probe.
         """
-        found: list[float] = []
-        if (measure := getattr(loss_fn, "measure", None)) is not None:
-            found += measure(self.policy, excursions)
-            return found
-        for points in excursions:
-            if not any(points):
-                found += [loss_fn() for _ in points]
-                continue
-            with self.policy.excursion() as probe:
-                found += probe.losses(loss_fn, points)
-        return found
+        return loss_fn.measure(self.policy, excursions)
 
     def gathered(self, collect: bool = True) -> tuple[list[str], Iterable[Tensor]]:
         """Returns names and tensors of θ, with the factors that `restore=factors` keeps beside the weights.
@@ -137,9 +127,7 @@ class ParameterSpace(TrainableTensors):
         Args:
             collect: Whether to all-gather sharded tensors (collective); else they are this process's parts.
         """
-        names, tensors = list[str](), list[Tensor]()
-        if isinstance(self.policy, FactoredPolicy):
-            names, tensors = self.policy.factor_tensors()
+        names, tensors = self.policy.factor_tensors()
         if self.offloaded:
             pairs = zip(self.parameters, self.local, strict=True)
             in_memory = (p.whole() if isinstance(p, OffloadedParameter) else t for p, t in pairs)

@@ -32,7 +32,6 @@ from zo.run.store.directory import SETTINGS, DirectoryError, load, task_of
 from zo.run.store.rows import TRAJECTORY, read_rows, trajectory_of
 from zo.tasks import TaskError
 from zo.weights.offload.setup import files_of
-from zo.weights.restore import FactoredPolicy
 
 
 class ExportError(ValueError):
@@ -180,8 +179,7 @@ def _assembly(cfg: RunConfig, model: str | None, device: str) -> Assembly:
 def _write(reached: Reached, out: Path, merge: bool) -> None:
     """Writes model, tokenizer, settings and a model card, all of it or nothing."""
     assembly = reached.assembly
-    if isinstance(assembly.params.policy, FactoredPolicy):
-        assembly.params.policy.merge_factors()  # a model that is loaded elsewhere has none
+    assembly.params.policy.merge_factors()  # a model that is loaded elsewhere has none
     loaded = assembly.loaded
     whole = merge or loaded.adapter is None
     model = merged(loaded) if whole else loaded.adapter

@@ -7,7 +7,6 @@ from pkgutil import resolve_name
 
 from zo.weights.restore.base import (
     Excursion,
-    FactoredPolicy,
     Probe,
     RestoreError,
     RestorePolicy,
@@ -16,7 +15,6 @@ from zo.weights.restore.base import (
 
 __all__ = [
     "Excursion",
-    "FactoredPolicy",
     "Probe",
     "RestoreError",
     "RestorePolicy",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from zo.noise import NoiseKey, PhiloxEngine, TensorTable
 from zo.weights.constraints import RESTORE_POLICIES, Constraints
 from zo.weights.directions import LowRank, Terms, at_least_float32
-from zo.weights.loss import LossFn
+from zo.weights.loss import Loss
 from zo.weights.offloaded import OffloadRefused
 from zo.weights.tensors import TrainableTensors
 from zo.weights.updates import ParameterUpdate, Rounding, UpdateTargets, table_of
@@ -63,13 +63,14 @@ class Probe(ABC):
     def to(self, terms: Terms) -> None:
         """Displaces to θ + Σ c_j z_j, counted from θ and not from the previous point."""
 
-    def losses(self, loss_fn: LossFn, points: Sequence[Terms]) -> list[float]:
-        """Returns the losses at θ + Σ c_j z_j of each of `points`, in their order; θ stays at one of them."""
-        found = []
-        for terms in points:
-            self.to(terms)
-            found.append(loss_fn())
-        return found
+    def displace_to(self, points: Sequence[Terms]) -> None:
+        """Displaces to the points of one pass, see `RestorePolicy.passes`."""
+        (terms,) = points
+        self.to(terms)
+
+    def losses(self, loss: Loss, n: int) -> list[float]:
+        """Returns the losses at the n points to which θ is displaced, by one pass."""
+        return [loss()]
 
 
 class Unmoved(Probe):
@@ -94,9 +95,13 @@ class RestorePolicy(Probe):
         local: The list of `TrainableTensors.local`; reading it here applies no deferred update.
         constraints: What the policy can do.
         observed: Whether losses are measured; False while a step is replayed.
+        branch_budget: Bytes that the points of one pass may take together.
+        merged_for_reader: Whether `merge_for_reader` has written since this was set to False.
     """
 
     name: ClassVar[str]
+    branch_budget = math.inf
+    merged_for_reader = False
 
     def __init__(self, space: TrainableTensors, model: nn.Module | None):
         self.space = space
@@ -178,38 +183,23 @@ class RestorePolicy(Probe):
         """Returns the entries of tensor `i` of θ at flat positions, float32 or float64."""
         return at_least_float32(self.space.local[i].reshape(-1)[index])
 
+    def passes(self, loss: Loss, points: Sequence[Terms]) -> list[Sequence[Terms]]:
+        """Returns the points of an excursion in the parts that one forward pass measures each."""
+        return [[terms] for terms in points]
 
-class FactoredPolicy(RestorePolicy):
-    """A policy that keeps low-rank updates in factors beside the weights, and measures all points together.
-
-    Attributes:
-        branch_budget: Bytes that the branches of one forward pass may take together.
-        merged_for_reader: Whether `merge_for_reader` has written since this was set to False.
-    """
-
-    branch_budget = math.inf
-    merged_for_reader = False
-
-    @abstractmethod
     def use_subspace(self, directions: Sequence[LowRank]) -> dict[str, list[Tensor]]:
         """Sets the directions whose V the next updates share; returns state that belongs in a checkpoint."""
+        return {}
 
-    @abstractmethod
-    def chunks(self, loss_fn: LossFn, points: Sequence[Terms]) -> list[Sequence[Terms]]:
-        """Returns the points of an excursion in the parts that one forward pass measures each."""
-
-    @abstractmethod
     def merge_factors(self) -> None:
-        """Writes the factors into the weights, rounded once."""
+        """Writes factors that are kept beside the weights into them, rounded once."""
 
-    @abstractmethod
     def merge_for_reader(self) -> None:
         """Merges the factors between two steps, and sets `merged_for_reader`."""
 
-    @abstractmethod
     def factor_tensors(self) -> tuple[list[str], list[Tensor]]:
         """Returns names and tensors of the factors that are not 0."""
+        return [], []
 
-    @abstractmethod
     def close(self) -> None:
         """Merges the factors and restores the model's own forwards and parameters."""

@@ -23,9 +23,9 @@ from zo.noise import NoiseKey
 from zo.weights.aliasing import is_alias, storage_key
 from zo.weights.anchor import SeenUpdate
 from zo.weights.directions import Direction, LowRank, Stored, Terms
-from zo.weights.loss import LossFn
+from zo.weights.loss import Loss
 from zo.weights.patching import ReplacedForward, factored, refuse_scripted, subclassed
-from zo.weights.restore.base import BranchBudgetError, FactoredPolicy, RestoreError
+from zo.weights.restore.base import BranchBudgetError, RestoreError, RestorePolicy
 from zo.weights.restore.branches import BranchedLayers, Forward
 from zo.weights.subspaces import OuterProduct
 from zo.weights.tensors import TrainableTensors
@@ -35,7 +35,7 @@ MERGED_VALUES = 1 << 24
 """Values of a matrix that are merged at a time: 64 MiB of float32."""
 
 
-class Factors(FactoredPolicy):
+class Factors(RestorePolicy):
     """Keeps A and V of a model's matrices, with which its layers compute, see `BranchedLayers`.
 
     From its construction on, the model computes with A and V. A is merged into W before other code reads a matrix, see
@@ -99,21 +99,15 @@ class Factors(FactoredPolicy):
 
     def to(self, terms: Terms) -> None:
         """Has the layers compute at one point."""
-        self._displace([terms])
+        self.displace_to([terms])
 
-    def losses(self, loss_fn: LossFn, points: Sequence[Terms]) -> list[float]:
-        """Measures all points of a chunk in one forward pass if the loss can.
+    def losses(self, loss: Loss, n: int) -> list[float]:
+        """Measures all points of a pass.
 
         Raises:
             RuntimeError: If no layer computed with one of the tensors: it is not read, or outside of its layer.
         """
-        if (branches := getattr(loss_fn, "branches", None)) is not None:
-            found = []
-            for chunk in self.chunks(loss_fn, points):
-                self._displace(chunk)
-                found += branches(len(chunk))
-        else:
-            found = super().losses(loss_fn, points)
+        found = loss.branches(n) if loss.branched else super().losses(loss, n)
         if self._layers.unread:
             name, why = (
                 next(iter(self._layers.unread.values())),
@@ -122,15 +116,16 @@ class Factors(FactoredPolicy):
             raise RuntimeError(f"restore=factors: {name} {why}; restore=snapshot displaces it")
         return found
 
-    def chunks(self, loss_fn: LossFn, points: Sequence[Terms]) -> list[Sequence[Terms]]:
+    def passes(self, loss: Loss, points: Sequence[Terms]) -> list[Sequence[Terms]]:
         """Returns the points that one forward pass measures each: as many pairs as the branch budget allows.
 
         Raises:
             BranchBudgetError: If it allows none.
         """
+        if not loss.branched:
+            return super().passes(loss, points)
         own = _have_own_factors(points)
-        branch_bytes = getattr(loss_fn, "branch_bytes", None)
-        needed = 0 if branch_bytes is None else branch_bytes(own)
+        needed = loss.branch_bytes(own)
         if needed == 0:
             return [points]
         if own:
@@ -229,7 +224,7 @@ class Factors(FactoredPolicy):
         device = self.a[0].device
         self._layers.moved = bool(torch.stack([a.any().to(device) for a in self.a]).any())
 
-    def _displace(self, points: Sequence[Terms]) -> None:
+    def displace_to(self, points: Sequence[Terms]) -> None:
         """Has branch b compute at θ + Σ c_j z_j, the terms of `points[b]`."""
         if self._closed:
             raise RuntimeError("restore=factors: the optimizer is closed; make a new one")

@@ -20,6 +20,11 @@ class Merged(Subtract):
     name = "merged"
     pending: Terms = ()
 
+    def to(self, terms: Terms) -> None:
+        """As `Subtract.to`; also where that moves nothing, the pending displacement is subtracted."""
+        super().to(terms)
+        self.finish_restore()
+
     def restore(self) -> None:
         """Leaves the subtraction to the next pass."""
         if self.displacement:

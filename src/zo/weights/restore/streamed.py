@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from zo.noise import Move, NoiseKey, TensorTable
 from zo.weights.aliasing import is_alias, is_dense, storage_key
 from zo.weights.directions import Terms, uncast
-from zo.weights.loss import LossFn
+from zo.weights.loss import Loss
 from zo.weights.offloaded import OffloadedParameter, offload_of
 from zo.weights.patching import (
     CONTAINERS,
@@ -162,21 +162,18 @@ class Streamed(RestorePolicy):
                 unit.hook.put()
         self._make_readable(not terms)
 
-    def losses(self, loss_fn: LossFn, points: Sequence[Terms]) -> list[float]:
+    def losses(self, loss: Loss, n: int) -> list[float]:
         """As `Probe.losses`; measures again where a module is called by itself that was not before."""
-        found = []
-        for terms in points:
+        terms = self._terms
+        try:
+            return super().losses(loss, n)
+        except RestoreError:
+            if self._watches:
+                raise
+            self.restore()
+            self._watch(True)
             self.to(terms)
-            try:
-                found.append(loss_fn())
-            except RestoreError:
-                if self._watches:
-                    raise
-                self.restore()
-                self._watch(True)
-                self.to(terms)
-                found.append(loss_fn())
-        return found
+            return super().losses(loss, n)
 
     def restore(self) -> None:
         """Removes all patches of the model, also after an interrupted call of a module."""

@@ -1,4 +1,4 @@
-"""The loss of one mini-batch, whose forward passes several processes divide.
+"""Several processes divide the forward passes of a step.
 
 A step asks for the losses at P points, each on S shards of the mini-batch: P · S passes. They are numbered point after
 point, and process r of W makes the r-th block of ⌈P · S / W⌉ of them. The losses are gathered once. Each process adds
@@ -9,103 +9,79 @@ of shard r.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 
 from zo.distributed.processes import Processes, ProcessesError
-from zo.weights.directions import Terms
-from zo.weights.loss import LossFn
-from zo.weights.restore import Excursion, FactoredPolicy, RestorePolicy
-
-ShardedPoints: TypeAlias = list[tuple[Sequence[Terms], list[int]]]
-"""Of one excursion: points that one pass measures, and the shards that this process measures there."""
+from zo.weights.executor import Executor
+from zo.weights.loss import Loss
+from zo.weights.restore import Excursion, RestorePolicy
 
 
-class DividedLoss:
-    """A loss that offers `measure`.
+class DividedExecutor(Executor):
+    """Makes those forward passes of a step that are this process's part.
 
     Args:
-        part: Returns the loss of a shard, with what it offers. It is called whenever the shard is measured.
+        part: Returns the loss of a shard; called once for each shard that this process measures.
         weights: Share of each shard in the loss, > 0: its examples or tokens. One per shard.
         processes: That divide the passes.
         own_data: Whether shard r can be measured by process r alone; there are as many shards as processes then.
-        squares: Returns the mean squares of the texts' numbers of this process's passes since it was last called; None
-            of losses without.
     """
 
     def __init__(
         self,
-        part: Callable[[int], LossFn],
+        part: Callable[[int], Loss],
         weights: Sequence[float],
         processes: Processes,
         own_data: bool = False,
-        squares: Callable[[], Sequence[float]] | None = None,
     ):
-        self._part = part
+        self._make_part = part
+        self._parts: dict[int, Loss] = {}
         self._weights = weights
         self._processes = processes
         self._own_data = own_data
-        self._squares = squares
-        self.mean_square = squares and self._mean_square
-
-    def __call__(self) -> float:
-        """Returns the loss at the current θ; its shards are divided."""
-        found = [[self._part(s)()] for s in self._own(0, 1)]
-        (loss,) = self._gathered(found, [1])
-        return loss
+        super().__init__(self._part(processes.rank if own_data else 0))
 
     def measure(self, policy: RestorePolicy, excursions: Sequence[Excursion]) -> list[float]:
-        """Returns the losses at all points, in order.
-
-        Under an exact policy this process displaces θ to the points that it measures. Under the others it displaces θ
-        to all points, since each displacement rounds θ.
-        """
-        some = self._part(self._processes.rank if self._own_data else 0)
-        passes: list[list[Sequence[Terms]]]
-        if isinstance(policy, FactoredPolicy) and getattr(some, "branches", None) is not None:
-            passes = [policy.chunks(some, points) for points in excursions]
-        else:
-            passes = [[[point] for point in points] for points in excursions]
+        """Returns the losses at the points of independent excursions, in their order."""
+        passes = [policy.passes(self._loss, points) for points in excursions]
         widths = [len(points) for of_one in passes for points in of_one]
         if not widths:
             return []
         found: list[list[float]] = []
         first = 0
         for of_one in passes:
-            own = [self._own(first + i, len(widths)) for i in range(len(of_one))]
-            found += self._excursion(policy, list(zip(of_one, own, strict=True)))
+            own = [(of, self._own(first + i, len(widths))) for i, of in enumerate(of_one)]
+            self._excursion(policy, own, found.append)
             first += len(of_one)
-        return self._gathered(found, widths)
+        losses = self._gathered(found, widths)
+        self._keep(losses)
+        return losses
 
-    def _mean_square(self) -> float:
-        """Returns the mean square of the texts' numbers, over all passes of all processes."""
-        assert self._squares is not None
-        found = [x for of_one in self._processes.exchange([*self._squares()]) for x in of_one]
-        return math.fsum(found) / len(found) if found else 0.0
+    def alone(self) -> float:
+        """Returns the loss at the current θ, which is no part of a step; its shards are divided."""
+        own = self._own(0, 1)
+        (loss,) = self._gathered([[of_one()] for of_one in own], [1])
+        for of_one in own:
+            of_one.squares()
+        return loss
 
-    def _excursion(self, policy: RestorePolicy, own: ShardedPoints) -> Iterator[list[float]]:
-        """Makes one excursion; yields the losses of each of this process's passes."""
-        exact = policy.constraints.exact
-        if exact and not any(shards for _, shards in own):
-            return
-        if not any(any(points) for points, _ in own):  # θ itself
-            policy.finish_restore()
-            yield from ([self._part(s)()] * len(points) for points, of in own for s in of)
-            return
-        with policy.excursion() as probe:
-            for points, shards in own:
-                if isinstance(policy, FactoredPolicy):
-                    yield from (probe.losses(self._part(s), points) for s in shards)
-                elif shards or not exact:
-                    probe.to(points[0])
-                    yield from ([self._part(s)()] for s in shards)
+    def _squares(self) -> list[float]:
+        """Returns the mean squares of the texts' numbers of all processes' passes."""
+        mine = [square for part in self._parts.values() for square in part.squares()]
+        return [square for of_one in self._processes.exchange(mine) for square in of_one]
 
-    def _own(self, point: int, points: int) -> list[int]:
-        """Returns the shards that this process measures at one of several points."""
+    def _part(self, shard: int) -> Loss:
+        """Returns the loss of a shard."""
+        if shard not in self._parts:
+            self._parts[shard] = self._make_part(shard)
+        return self._parts[shard]
+
+    def _own(self, point: int, points: int) -> list[Loss]:
+        """Returns the losses of the shards that this process measures at one of several points."""
         shards = range(len(self._weights))
         block = self._block(points)
         mine = range(block * self._processes.rank, block * (self._processes.rank + 1))
-        return [s for s in shards if self._number(point, s, points) in mine]
+        return [self._part(s) for s in shards if self._number(point, s, points) in mine]
 
     def _block(self, points: int) -> int:
         """Returns the most passes that a process makes."""
@@ -135,22 +111,21 @@ class DividedLoss:
         return losses
 
 
-class AgreedLoss:
+class AgreedLoss(Loss):
     """A loss that processes compute together, each with its part of the weights: all take process 0's number.
 
     Args:
-        loss_fn: Of this process.
+        loss: Of this process.
         processes: All call this together.
         tolerance: Relative difference of the processes' numbers above which they are an error; None allows any, since
             other kinds of GPU may round otherwise.
     """
 
-    def __init__(self, loss_fn: LossFn, processes: Processes, tolerance: float | None = None):
-        self._loss_fn = loss_fn
+    def __init__(self, loss: Loss, processes: Processes, tolerance: float | None = None):
+        self._loss = loss
         self._processes = processes
         self._tolerance = tolerance
-        self.backward = getattr(loss_fn, "backward", None)
-        self.mean_square = getattr(loss_fn, "mean_square", None)
+        self.squares, self.backward = loss.squares, loss.backward  # type: ignore[method-assign]
 
     def __call__(self) -> float:
         """Returns the loss; NaN where it is that on any process.
@@ -158,7 +133,7 @@ class AgreedLoss:
         Raises:
             ProcessesError: If the losses differ by more than the tolerance.
         """
-        found = [of_one for (of_one,) in self._processes.gather([self._loss_fn()])]
+        found = [of_one for (of_one,) in self._processes.gather([self._loss()])]
         numbers = [x for x in found if not math.isnan(x)]
         tolerance = self._tolerance
         if tolerance is not None and not all(
