@@ -4,6 +4,7 @@
     zo status sweep=table1 --list           every run, step and loss of those that run
     zo status sweep=table1 --failed         every failed run with the last line of its error
     zo status optimizer=bszo,mezo lr=1e-6,1e-7 task=rte --step-ms bszo=171,mezo=116
+    zo status sweep=table1 out=DIR --manifest       write DIR/sweeps/table1.jsonl
 
 A collapsed run is a result and counts as done. A live process holds a running run. A queued run waits in SLURM or in a
 local process's list. `zo submit` submits interrupted and missing runs.
@@ -17,12 +18,13 @@ import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 from rich.console import Console
 from rich.table import Table
 
-from launch import parser
+from launch import manifest, parser
 from launch.profile import register
 from launch.records import QueueError
 from launch.sweep import STATES, Run, Standing, Sweep, counted, standings
@@ -159,6 +161,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for zo train -m")
     made.add_argument("--list", action="store_true", help="list every run")
     made.add_argument("--failed", action="store_true", help="list the failed runs")
+    words = "write the sweep's cells, so that tables have runs that were started one by one"
+    made.add_argument("--manifest", action="store_true", help=words)
     given = "time per step where no run here measured one, for all methods or as bszo=171,mezo=116"
     made.add_argument("--step-ms", type=typed_times, default={}, metavar="MS", help=given)
     args = made.parse_args(argv)
@@ -184,6 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 note = progress(run) + note
             print(f"{run.run_id}  {standing.state:11}  {config.describe(run.cfg)}{note}")
     show(sweep, found, args.step_ms)
+    if args.manifest:
+        manifest.write(sweep.manifest, Path(sweep.asked.cells[0][0].out))
     return 0
 
 

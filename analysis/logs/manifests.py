@@ -41,9 +41,10 @@ def read(paths: Iterable[Path]) -> Iterator[Line]:
 
 
 def write(lines: Iterable[Line], path: Path) -> None:
-    """Writes lines as `cells.parquet`; of those that differ in `written` alone the last one."""
+    """Writes lines as `cells.parquet`; of those that differ in `command` and `written` alone the newest one."""
     texts = {
-        json.dumps({**line, "written": None}, sort_keys=True): json.dumps(line) for line in lines
+        json.dumps({**line, "command": None, "written": None}, sort_keys=True): json.dumps(line)
+        for line in sorted(lines, key=lambda line: str(line.get("written", "")))
     }
     pd.DataFrame({"line": [*texts.values()]}).to_parquet(path, compression="zstd", index=False)
 

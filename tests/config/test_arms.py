@@ -317,7 +317,8 @@ def test_recorded_runs_are_not_made_again_and_are_read_as_they_were(tmp_path, mo
     pd.testing.assert_frame_equal(before[LOSSES], after[LOSSES])
     monkeypatch.setattr(command_line.CommandLine, "stored_runs", path)
     assert [run.run_id for run in Sweep.of(lozo).runs] == ids[3:]
-    again = [{**line, "written": "2026-01-02"} for line in lines[:3]]
+    newer = {"written": "2026-01-02", "command": "zo train out=elsewhere"}
+    again = [line | newer for line in lines[:3]]
     write_record(replace(read, lines=[*again, *read.lines]), ["compare_tune"], tmp_path)
     twice = sources.load([path], tmp_path / "other").lines
     assert [line["run_id"] for line in twice] == ids, "a cell that was recorded before is one line"

@@ -1,5 +1,6 @@
 """Where runs stand: the lock decides what runs, the queue what waits, the status the rest; and the table of it."""
 
+import json
 import os
 import subprocess
 import time
@@ -72,6 +73,17 @@ def test_status_shows_a_row_per_method_and_lists(grid, runs, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("  loss is nan at step 7")
     assert len(lines) == 5 + 6
+
+
+def test_cells_of_runs_that_were_started_one_by_one_are_written_where_it_is_asked_for(
+    grid, runs, tmp_path, capsys
+):
+    written = tmp_path / "out" / "sweeps" / "mine.jsonl"
+    for more, there in (([], False), (["--manifest"], True)):
+        assert status.main([*grid, "name=mine", *more]) == 0
+        assert written.exists() == there
+    cells = map(json.loads, written.read_text().splitlines())
+    assert [cell["run_id"] for cell in cells][:4] == [run.run_id for run in runs]
 
 
 def test_a_run_in_progress_is_listed_with_step_loss_and_hours_left(grid, runs, capsys):
