@@ -179,7 +179,6 @@ def holds(condition: bool) -> str:
 def names() -> dict[str, Any]:
     slopes = table("half_precision/slopes.csv", "model", "eps", "dtype", "sides")
     runs = table("table4/runs.parquet").set_index("model.name")
-    cases = [faster(f"{at}steps.csv", "noise == 'philox'") for at in ("", "again/")]
     audit = (ROOT / "results/paper/audit.md").read_text()
     return globals() | {
         "opt_13b": table("table4/table4.csv", "model", "quantity", "method")["measured"]["opt-13b"],
@@ -190,7 +189,7 @@ def names() -> dict[str, Any]:
         .min(),
         "parameters": runs["provenance.parameters"]["opt-13b"].iloc[0],
         "rounding": slopes["error"] / slopes["slope"],
-        "philox": pd.concat(cases),
+        "philox": faster("steps.csv", "noise == 'philox'"),
         "subtract": faster("steps.csv", "noise == 'torch' and restore == 'subtract'"),
         "audit": re.findall(r"\d+ checks with .* observations", audit)[0],
         "faults": table("robustness/faults.csv", "fault")["times"],
