@@ -429,14 +429,6 @@ def test_a_small_model_is_told_that_bszo_hardly_moves_it():
         zo.BSZO(make_model(), lr=1e-2, prior_std=1.0)
 
 
-def test_the_end_of_a_with_block_closes_the_optimizer():
-    model = make_model()
-    with zo.LOZO(model, 1e-2, restore="factors") as optimizer:
-        optimizer.step(lambda: loss_of(model))
-    with pytest.raises(RuntimeError, match="closed"):
-        optimizer.step(lambda: loss_of(model))
-
-
 class Rated:
     """A loss that is a mean over texts and knows the mean square of their numbers."""
 

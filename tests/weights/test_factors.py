@@ -316,7 +316,8 @@ def test_one_optimizer_at_a_time_moves_a_model_and_close_leaves_it_trained_and_i
     for restore in ("factors", "merged"):
         with pytest.raises(ValueError, match=r"another optimizer.*call that one's close\(\) first"):
             zo.LOZO(model, 1e-3, restore=restore)
-    optimizer.close()
+    with optimizer:
+        pass  # closes it
     assert loss_of(model) == pytest.approx(live, abs=1e-5)
     assert [m.__dict__.keys() for m in model.modules()] == [
         m.__dict__.keys() for m in own.modules()
