@@ -1,16 +1,30 @@
 """A run that is killed, wherever it is, and started again ends as the one that nobody disturbed, bit for bit."""
 
+import operator
 import os
 import random
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from tests.support.victims import KILLED, At, exit_statuses, flip_bit, truncate, what_it_came_to
+from tests.support.runs import rows_of, stopped_after
+from tests.support.victims import (
+    KILLED,
+    At,
+    armed,
+    exit_statuses,
+    flip_bit,
+    truncate,
+    what_it_came_to,
+)
 from zo.run.__main__ import main
 from zo.run.logs.tracking import read_status
+from zo.run.runner import run
+from zo.run.store.directory import InputsError, directory_of, freeze
 from zo.run.store.rows import read_rows
-
-pytestmark = pytest.mark.process
 
 APPLYING = "zo.weights.updates.ParameterUpdate.apply"
 MEASURING = At("zo.run.losses.BatchLoss.__call__", 10, "after")
@@ -44,6 +58,7 @@ test_checkpoint.py tries what each method's state is made of.
 SMALL = ("eval_every=2", "checkpoint.full_every=3")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("overrides", METHODS)
 def test_a_method_goes_on_as_if_never_killed(frozen, overrides):
     """With steps, checkpoints and evaluations in the middle of LOZO's intervals."""
@@ -81,10 +96,41 @@ def test_random_kills_and_damaged_files_change_nothing(frozen, overrides):
     assert what_it_came_to(run) == what_it_came_to(twin)
 
 
-STEP = "zo.run.loop._step"
+class Killed(BaseException):
+    """Ends an attempt in this process."""
+
+
+@contextmanager
+def killed(directory, point):
+    """Has an attempt end at a call and leave its directory as it is then, as SIGKILL does."""
+    then = directory.with_suffix(".then")
+
+    def die(*_):
+        shutil.copytree(directory, then)
+        raise Killed
+
+    with mock.patch("os.kill", die), armed(point), pytest.raises(Killed):
+        yield
+    shutil.rmtree(directory)
+    then.rename(directory)
+
+
+@contextmanager
+def labels_flipped(cfg):
+    """Exchanges labels in the middle of the training file, which keeps its size."""
+    file = Path(cfg.task.data_files["train"])
+    whole = file.read_text()
+    file.write_text(whole.replace(",0,", ",2,").replace(",1,", ",0,").replace(",2,", ",1,"))
+    yield
+    file.write_text(whole)
+
+
+STEP, SAVE, RENAME = "zo.run.loop._step", "torch.save", "pathlib.Path.rename"
 APPEND = "zo.record.appender.Appender.write"  # 1: attempts.jsonl, then rows
-CHAINS = {
-    "records": [
+EVERY, ADAM = "optimizer=mezo precision=bf16 checkpoint.full_every=1", "optimizer=adam lr=1e-4"
+STILL = "optimizer=adam lr=1e-12 checkpoint.keep_best=true"  # nothing gets better
+KILLS = [
+    [
         *(At(APPEND, call, "half") for call in (1, 2, 3, 4)),
         At(STEP, 2, "after"),
         At("zo.run.loop._evaluate", 1, "after"),
@@ -94,34 +140,65 @@ CHAINS = {
         "status.json",
         At("zo.run.logs.tracking.RunLog.write", 2, "after"),
     ],
-    "checkpoints": [
-        At("torch.save", 1, "after"),
-        At("torch.save", 2),
-        At("pathlib.Path.rename", 1),
+    [
+        At(SAVE, 1, "after"),
+        At(SAVE, 2),
+        At(RENAME, 1),
         At("zo.optim.base.ZOOptimizer.replay", 1, "after"),
-        At("pathlib.Path.rename", 1, "after"),
+        At(RENAME, 1, "after"),
         At("zo.run.store.checkpoint._verify", 1, "after"),
-        At("torch.save", 1),
+        At(SAVE, 1),
     ],
-    "ends": [
+    [
         At("pathlib.Path.replace", 1),
         At("zo.run.assembly.Session.open", 1, "after"),
         At("zo.run.logs.tracking.RunLog.finish", 1),
         At("zo.run.logs.tracking.set_status", 2),
         At("zo.run.store.checkpoint.remove", 1),
     ],
-}
+]
+MORE = [
+    *((EVERY, kills) for kills in KILLS),
+    ("optimizer=mezo", [3, labels_flipped, "steps=5", "steps=9", "steps=5 patience=null", "resume=false"]),
+    ("optimizer=mezo lr=1e-12", ["patience=1", "patience=null", "patience=1 steps=7"]),
+]  # fmt: skip
+HISTORIES = [
+    (ADAM, [At(SAVE, 2, "after"), 1, "checkpoints/*/state.pt", labels_flipped, At(STEP, 2), "steps=9"]),
+    (STILL, ["steps=4", "steps=6"]),
+]  # fmt: skip
+"""Runs, and what happens to them: kills, a flipped bit of a file, a stop after some steps, other settings."""
 
 
-@pytest.mark.parametrize("chain", CHAINS)
-def test_a_kill_anywhere_leaves_nothing_that_misleads(frozen, chain):
-    """Nor does a bit of a file that is flipped between two attempts."""
-    run, twin = frozen(2, *SMALL, "optimizer=mezo", "precision=bf16", "checkpoint.full_every=1")
-    assert main([str(twin)]) == 0
-    for point in CHAINS[chain]:
-        if isinstance(point, str):
-            flip_bit(run / point, random.Random(3))
+@pytest.mark.parametrize(
+    ("overrides", "history"),
+    [*HISTORIES, *(pytest.param(*of, marks=pytest.mark.process) for of in MORE)],
+)
+def test_a_run_with_any_history_ends_as_the_undisturbed_one_or_names_what_is_wrong(
+    make_run, reviews_csv, tmp_path, overrides, history
+):
+    """Nor is a step made twice that is whole and known: rows, of which each has its time, stay."""
+    own, kept = shutil.copy(reviews_csv, tmp_path / "own.csv"), 2 if "adam" in overrides else 4
+    given = [*SMALL, *["steps=8", "lr=1e-3", "threads=1"], *overrides.split()]
+    given.append(f"task.data_files.train={own}")
+    cfg, changed = make_run(*given), []
+    for i, event in enumerate([*history, ""]):
+        directory, before = freeze(cfg), rows_of(cfg)[:kept]
+        if isinstance(event, At):
+            with killed(directory, event):
+                run(cfg)
+        elif isinstance(event, int):
+            with stopped_after(event):
+                run(cfg)
+        elif callable(event):
+            with event(cfg), pytest.raises(InputsError, match=r"task\.data_files\.train"):
+                run(cfg, directory)
+        elif event and "=" not in event:
+            flip_bit(max(directory.glob(event)), random.Random(3))
+            continue
         else:
-            assert exit_statuses(run, points={0: point}) == [KILLED], (run / "log.txt").read_text()
-    assert main([str(run)]) == 0
-    assert what_it_came_to(run) == what_it_came_to(twin)
+            changed = event.split() or changed
+            run(cfg := make_run(*given, *changed))
+            run(twin := make_run(*given, *changed, f"out={tmp_path / f'twin{i}'}"))
+            assert what_it_came_to(directory_of(cfg)) == what_it_came_to(directory_of(twin))
+        shared = sum(map(operator.eq, before, rows_of(cfg)))
+        assert shared == (0 if "resume=false" in changed else len(before))

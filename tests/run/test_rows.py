@@ -4,11 +4,8 @@ import random
 
 import pytest
 
-from tests.support.victims import flip_bit, truncate, what_it_came_to
-from zo.run.results.export import reach
-from zo.run.runner import run
-from zo.run.store.directory import directory_of
-from zo.run.store.rows import evaluates, read_rows, trajectory_of, usable_rows, write_rows
+from tests.support.victims import flip_bit, truncate
+from zo.run.store.rows import evaluates, read_rows, usable_rows, write_rows
 from zo.tasks.measures import LOSS
 
 STEPS, EVAL_EVERY = 6, 2
@@ -58,48 +55,3 @@ def test_a_row_that_lacks_its_evaluation_or_losses_is_made_again(cfg):
     assert usable_rows(ROWS[1:], cfg, 2) == []
     cfg.eval_every = 3
     assert usable_rows(ROWS, cfg, 2) == ROWS[:2]
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("first", "second", "kept"),
-    [
-        ("steps=5", "steps=9", 5),
-        ("steps=9", "steps=5", 4),
-        ("lr=1e-12 patience=1", "lr=1e-12 patience=null", 4),  # nothing gets better
-        ("lr=1e-12 patience=null", "lr=1e-12 patience=1", 4),
-    ],
-)
-def test_another_number_of_steps_or_patience_goes_on_from_a_finished_run(
-    make_run, tmp_path, capsys, first, second, kept
-):
-    more = ("optimizer=mezo", "eval_every=2", "steps=7")
-    run(make_run(*more, *first.split()))
-    capsys.readouterr()
-    other = make_run(*more, *second.split())
-    run(other)
-    assert f"goes on after step {kept} of " in capsys.readouterr().out
-    fresh = make_run(*more, *second.split(), f"out={tmp_path / 'fresh'}")
-    run(fresh)
-    directories = directory_of(other), directory_of(fresh)
-    ends = [what_it_came_to(directory) for directory in directories]
-    assert [end.pop("trajectory.bin") for end in ends]  # its header has the number of steps
-    assert ends[0] == ends[1]
-    bests = [trajectory_of(directory).bests for directory in directories]
-    assert bests[0] == bests[1]
-    assert len(list(directories[0].parent.iterdir())) == 2
-
-
-@pytest.mark.process
-def test_a_longer_run_by_backpropagation_takes_over_what_the_shorter_one_has(make_run):
-    """It goes on from the checkpoint of the best step, behind which nothing gets better."""
-    given = ("optimizer=adam", "lr=1e-12", "eval_every=2", "checkpoint.keep_best=true")
-    runs = [make_run(*given, f"steps={steps}") for steps in (4, 6)]
-    for cfg in runs:
-        run(cfg)
-    short, longer = map(directory_of, runs)
-    assert read_rows(longer)[:2] == read_rows(short)[:2]
-    assert [row["step"] for row in read_rows(longer)] == [1, 2, 3, 4, 5, 6]
-    assert (longer / "predictions.csv").read_bytes() == (short / "predictions.csv").read_bytes()
-    best = (reach(directory, "best").assembly.weights_hash() for directory in (short, longer))
-    assert {*best} == {read_rows(short)[1]["best/weights"]}

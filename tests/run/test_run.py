@@ -15,7 +15,6 @@ from sklearn.metrics import f1_score
 
 from tests.conftest import FINISHED, write_reviews
 from tests.support.runs import rows_of
-from tests.support.victims import what_it_came_to
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.run.assembly import Assembly, Session
 from zo.run.fit import measured
@@ -121,14 +120,6 @@ def test_predictions_are_stored_with_row_text_label_and_probability(finished, ca
     with (directory / "predictions.csv").open() as file:
         again = list(csv.DictReader(file))
     assert again == [{**row, "probability": ""} for row in rows], "the row has no probabilities"
-
-
-def test_a_run_that_is_begun_anew_gives_the_same_numbers(finished):
-    directory, timed = directory_of(finished), rows_of(finished)
-    first = what_it_came_to(directory)
-    run(replace(finished, resume=False))
-    assert rows_of(finished) != timed, "it was made again"
-    assert what_it_came_to(directory) == first
 
 
 def test_patience_stops_a_run_and_it_says_so(make_run, capsys):

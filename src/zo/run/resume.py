@@ -72,12 +72,13 @@ def _take_over(cfg: RunConfig, rows: list[Row], source: Path, directory: Path) -
 def _find_rows(cfg: RunConfig, directory: Path) -> tuple[list[Row], Path]:
     """Returns the rows that need not be made again, and the directory of the run that made them.
 
-    Without rows of its own a run takes the most that one beside it has, which differs in steps or patience alone.
+    Without rows of its own a run takes the most that one beside it has, which differs in steps or patience alone; one
+    that is to be made anew takes none.
     """
     losses = cfg.optimizer.losses_per_step if cfg.optimizer.replays else 0
     rows, source = usable_rows(read_rows(directory), cfg, losses), directory
     own = Inputs.load(directory)
-    if not rows and own is not None:
+    if cfg.resume and not rows and own is not None:
         for other, inputs, keys in related(directory, own):
             if keys and keys <= {"steps", "patience"} and inputs.read == own.read:
                 found = usable_rows(_as_configured(cfg, read_rows(other)), cfg, losses)
