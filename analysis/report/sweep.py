@@ -37,6 +37,7 @@ CAPTION = (
     "Time per step: median. Passes: forward passes of training, without evaluation."
 )
 SEEDS = "Accuracies: mean ± sample standard deviation over the n finished seeds, without interval and test."
+LACKING = "chosen without the runs that have not finished"
 BASE = "mezo"
 BEST = "→ "
 NAMES = {"optimizer": "method", "val_mean": "val_accuracy", "test_mean": "test_accuracy"}
@@ -81,14 +82,14 @@ def method_frame(cells: pd.DataFrame) -> pd.DataFrame:
     means = over_seeds(there).assign(variant=lambda frame: frame["words"]).rename(columns=NAMES)
     known = means.groupby("facet")["tested"].transform("first")  # where no run has finished
     means["place"] = means["facet"] + means["tested"].fillna(known).fillna("")
+    ended = means.sort_values(["n", "loss"], ascending=[False, True], kind="stable")
+    best_of = ended.drop_duplicates(["place", "method"]).index  # of equal ones the first
+    means["best_setting"] = means.index.isin(best_of)
     runs: dict[str, Row] = {row["run_id"]: row for row in there.to_dict("records")}
     rows: list[Any] = means.to_dict("records")
-    best: dict[tuple[str, str], Any] = {}
-    for row in sorted(rows, key=_validated, reverse=True):  # of equal ones the first
-        best.setdefault((row["place"], row["method"]), row)
+    best = {(row["place"], row["method"]): row for row in rows if row["best_setting"]}
     for row in rows:
         zero, mezo = (best.get((row["place"], method)) for method in (ZERO_SHOT, BASE))
-        row["best_setting"] = best[row["place"], row["method"]] is row
         if row["seeds"] == row["n"] == 1 and row["measure"] == "accuracy":
             n, accuracy = int(row["test_n"]), row["test_accuracy"]
             row["test_low"], row["test_high"] = wilson_interval(round(accuracy * n), n)
@@ -97,7 +98,7 @@ def method_frame(cells: pd.DataFrame) -> pd.DataFrame:
             row |= {"gain_points": round(gain, 10), "p_mcnemar": _p(row, zero, runs)}
         if mezo is not None and row["method"] not in (BASE, *UNTRAINED):
             row["p_mezo"] = _p(row, mezo, runs)
-    rows += _majority(there) if _typed(there) else []
+    rows += _majority(there)
     left_out = ["facet", "words", "tested", "loss", "place"]
     columns = dict.fromkeys([*means.columns.drop(left_out), *NUMBERS])
     frame = pd.DataFrame(rows, columns=list(columns))
@@ -121,6 +122,9 @@ def method_table(cells: pd.DataFrame, frame: pd.DataFrame, frames: Frames, name:
     unit = _unit(frame)
     settings = bool((~frame.loc[frame["method"] != MAJORITY, "best_setting"]).any())
 
+    def of_passes(row: Row) -> tuple[str, ...]:
+        return uncounted([row["method"]])
+
     def heading(words: str, key: str) -> str:
         sizes = frame[key].dropna().unique()
         return words + (f", n={sizes[0]}" if len(sizes) == 1 else "")
@@ -131,7 +135,9 @@ def method_table(cells: pd.DataFrame, frame: pd.DataFrame, frames: Frames, name:
             + method_label(row["method"])
         ),
         **_names(frame),
-        "lr": _known("lr", "g", _rate_notes),
+        "lr": _known(
+            "lr", "g", lambda row: [LACKING] * (row["lacking"] > 0) + [EDGE] * row["at_edge"]
+        ),
         "best step": _known("best_step", ",.0f"),
         heading(f"val. {unit}", "val_n"): lambda row: _score(row, "val_accuracy", digits),
         heading(f"test {unit}", "test_n"): lambda row: _score(row, "test_accuracy", digits),
@@ -140,8 +146,8 @@ def method_table(cells: pd.DataFrame, frame: pd.DataFrame, frames: Frames, name:
         "p": _known("p_mcnemar", ".2g"),
         "p, MeZO": _known("p_mezo", ".2g"),
         "ms per step": _known("step_ms", ".1f"),
-        "passes per step": _known("forwards_per_step", "g", _uncounted),
-        "passes to best": _known("forwards_to_best", ",.0f", _uncounted),
+        "passes per step": _known("forwards_per_step", "g", of_passes),
+        "passes to best": _known("forwards_to_best", ",.0f", of_passes),
     }
     if several_seeds or _differing(frame):
         columns |= {
@@ -156,7 +162,7 @@ def method_table(cells: pd.DataFrame, frame: pd.DataFrame, frames: Frames, name:
         columns,
         names=1 + len(_differing(frame)),
         caption=[
-            *_caption(cells, frames, several_seeds),
+            *_caption(cells, frames, frame),
             *[f"{BEST}the method's best setting on validation."] * settings,
             *notes(cells, frames),
         ],
@@ -187,11 +193,6 @@ def _sweep(cells: pd.DataFrame) -> str:
     return str(cells["sweep"].iloc[0])
 
 
-def _typed(cells: pd.DataFrame) -> bool:
-    """Whether the runs are a grid of the command line, without a file in conf/sweep."""
-    return all(command and "sweep=" not in command for command in cells["command"])
-
-
 def _runs(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
     """The rows of the runs frame behind the tables."""
     return frames.runs[frames.runs["run_id"].isin(shown(cells)["run_id"])]
@@ -199,18 +200,15 @@ def _runs(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
 
 def _majority(cells: pd.DataFrame) -> Iterator[Row]:
     """A row for the test examples of each facet: the share of the test examples that are of the largest class."""
+    if not all(command and "sweep=" not in command for command in cells["command"]):
+        return  # a sweep of conf/
     known = cells[~cells["labels"].isin([None, ""])]
     for _, run in known.drop_duplicates(["facet", "tested"]).iterrows():
         row = run[["sweep", *PLACE, "test_n"]].to_dict()
-        row |= {"method": MAJORITY, "status": "finished", "measure": "accuracy"}
-        row |= {"variant": run["data"]}
-        row |= {"n": 1, "seeds": 1, "lacking": 0, "at_edge": False, "best_setting": False}
-        yield row | {"collapsed": 0, "run_ids": "", "test_accuracy": of_majority(run["labels"])[0]}
-
-
-def _validated(row: Row) -> tuple[int, float]:
-    """Sorts settings by the seeds that have finished, then by validation."""
-    return row["n"], -row["loss"] if pd.notna(row["loss"]) else float("-inf")
+        row |= {"method": MAJORITY, "status": "finished", "measure": "accuracy", "run_ids": ""}
+        row |= dict.fromkeys(("lacking", "collapsed"), 0) | {"n": 1, "seeds": 1}
+        row |= {"at_edge": False, "best_setting": False, "variant": run["data"]}
+        yield row | {"test_accuracy": of_majority(run["labels"])[0]}
 
 
 def _p(row: Row, base: Row, runs: Mapping[str, Row]) -> float | None:
@@ -301,10 +299,6 @@ def _known(
     return lambda row: _cell(row, key, form, notes=tuple(notes(row)))
 
 
-def _uncounted(row: Row) -> tuple[str, ...]:
-    return uncounted([row["method"]])
-
-
 def _interval(row: Row) -> Cell:
     if row["status"] != "finished" or pd.isna(row["test_low"]):
         return _cell(row, "test_low", "")
@@ -312,36 +306,28 @@ def _interval(row: Row) -> Cell:
     return Cell("–".join(end.text for end in ends), ends[0].value)
 
 
-def _rate_notes(row: Row) -> Iterator[str]:
-    """What the choice of a learning rate hides."""
-    if row["lacking"]:
-        yield "chosen without the runs that have not finished"
-    if row["at_edge"]:
-        yield EDGE
-
-
 def _became(row: Row) -> str:
     """What became of a run, in words."""
-    if row["status"] == "finished":
-        return "→ finished" if row["chosen"] and row["method"] not in UNTRAINED else "finished"
-    if row["status"] == "collapsed":
-        return f"{COLLAPSED} collapsed at step {row['collapse_step']}"
-    if row["status"] == "duplicated":
-        return f"{ABSENT} ended twice with different results"
-    step = row["last_step"]
+    step, chosen = row["last_step"], row["chosen"] and row["method"] not in UNTRAINED
     started = bool(pd.notna(step) and step > 0)
-    return f"{ABSENT} stopped " + (f"at step {step}" if started else "before its first step")
+    known = {
+        "finished": f"{BEST * chosen}finished",
+        "collapsed": f"{COLLAPSED} collapsed at step {row['collapse_step']}",
+        "duplicated": f"{ABSENT} ended twice with different results",
+    }
+    stopped = f"at step {step}" if started else "before its first step"
+    return known.get(row["status"], f"{ABSENT} stopped {stopped}")
 
 
-def _caption(cells: pd.DataFrame, frames: Frames, several_seeds: bool) -> Iterator[str]:
+def _caption(cells: pd.DataFrame, frames: Frames, frame: pd.DataFrame) -> Iterator[str]:
     there, runs = shown(cells), _runs(cells, frames)
     yield CAPTION
-    if _typed(there):
+    if (frame["method"] == MAJORITY).any():
         yield "majority: the largest class of the test examples."
     for column, name in CHOSEN_BY.items():
         if there[column].notna().any():
             yield f"task.select_by={name}: in place of validation accuracy it chooses rates, settings and steps."
-    if several_seeds:
+    if frame["seeds"].max() > 1:
         yield SEEDS
     yield foot(f"{len(runs)} runs of {_sweep(cells)}", runs)
     if there["device"].nunique() > 1:
