@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 from zo.config import RunConfig
-from zo.config.arms import Line, SweeperConfig
 from zo.config.checks import value_of
 from zo.config.command_line import CommandLine
 from zo.config.composition import parse
@@ -65,6 +64,8 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
     given_once = [{"optimizer"}, sweeper.grid or ()] if every else []
     of_lines = dict.fromkeys(key for values in (*given_once, *every) for key in values or ())
     changed = _changed(asked, (*PLAIN, *of_lines)) if asked.sweep else {}
+    of_sweep: Cell = {"equivalence_margin": sweeper.equivalence_margin}
+    of_sweep |= {"levels": list(sweeper.levels)} if sweeper.levels else {}
     lines: dict[str, Cell] = {}
     runs: dict[str, RunConfig] = {}
     for cfg, line in asked.cells:
@@ -87,24 +88,23 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
             "steps": cfg.steps,
             "variant": {key: given[key] for key in varied if key not in PLAIN} | changed,
             "changed": list(changed),
-            **(_of_arm(sweeper, line) if line else {}),
+            **({"arm": line.name, "role": line.role, **of_sweep} if line else {}),
             "inputs": {key: digest.rpartition(":")[2][:DIGITS] for key, digest in files.items()},
             "settings": _digest(decisive, (*varied, *changed, *files)),
             "command": _command(asked, cfg, given),
         }
     found = list(lines.values()) if sweep else []
-    if not asked.sweep:
-        _drop_redundant(found, asked.typed_sweeps)
+    if (
+        not asked.sweep
+    ):  # what was typed and follows from model, task, method and precision is left out
+        kept = differing([cell | cell["variant"] for cell in found], COORDINATES[:4])
+        out = {*asked.typed_sweeps} - {*kept}
+        for cell in found:
+            cell["variant"] = {k: v for k, v in cell["variant"].items() if k not in out}
     for cell in found:
-        kept = {k: v for k, v in cell.items() if k not in ("sweep", "run_id", "command")}
-        runs[cell["run_id"]].tracking.cell = json.dumps(kept)
+        logged = {k: v for k, v in cell.items() if k not in ("sweep", "run_id", "command")}
+        runs[cell["run_id"]].tracking.cell = json.dumps(logged)
     return found, runs
-
-
-def _of_arm(sweeper: SweeperConfig, line: Line) -> Cell:
-    levels = {"levels": list(sweeper.levels)} if sweeper.levels else {}
-    margin = sweeper.equivalence_margin
-    return {"arm": line.name, "role": line.role, "equivalence_margin": margin, **levels}
 
 
 def write(cells: Sequence[Cell], out: Path) -> None:
@@ -174,10 +174,3 @@ def _digest(decisive: Mapping[str, Any], without: Sequence[str]) -> str:
         nested.pop(name, None)
     text = json.dumps(plain, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
-
-
-def _drop_redundant(cells: Sequence[Cell], typed: Sequence[str]) -> None:
-    """Removes from `variant` what was typed and follows from the choice of model, task, method and precision."""
-    kept = differing([cell | cell["variant"] for cell in cells], COORDINATES[:4])
-    for cell in cells:
-        cell["variant"] = {k: v for k, v in cell["variant"].items() if k in kept or k not in typed}

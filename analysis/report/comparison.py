@@ -59,6 +59,9 @@ TUNED = "Loss: {} {}, a mean over the tuning seeds. Compared are the settings of
 EDGE = "{} has the smallest or largest value tried: a better one may lie beyond"
 TIED = "of another {} the tuning runs lose as much, within 0.00002"
 FEWER = "fewer seeds than {}: the difference and its interval are of these alone"
+UNTUNED = dict.fromkeys(("edge", "tie", "verdict", "run_ids"), "") | {"setting": "{}"}
+UNTUNED |= {"role": OTHER, **dict.fromkeys(("collapsed", "tried", "passes"), 0)}
+"""What a line of no run has beside its scores."""
 OF_BASE = "not decided: {}'s rate is at the edge of its grid"
 
 
@@ -90,33 +93,20 @@ def comparison(
         if "lr" in base["edge"].split(", "):
             said_of = OF_BASE.format(line_label(base["line"]))
             frame["verdict"] = frame["verdict"].where(frame["verdict"] == "", said_of)
-    tested = [*{*runs["labels"]} - {None, ""}]
-    majority = _majority(tested * (len(tested) == 1))
-    frame = pd.concat([frame, majority], ignore_index=True)
-    unknown = ["macro_f1", "macro_f1_half"] * bool(frame["macro_f1"].isna().all())
-    frame = frame.drop(columns=unknown)
+    if len(tested := {*runs["labels"]} - {None, ""}) == 1:
+        share, f1 = of_majority(*tested)
+        own = {"line": MAJORITY, "seeds": 1, "test": 100 * share, "macro_f1": 100 * f1}
+        frame = pd.concat([frame, pd.DataFrame([own | UNTUNED])], ignore_index=True)
+    if frame["macro_f1"].isna().all():
+        frame = frame.drop(columns=["macro_f1", "macro_f1_half"])
     said = [sentence.format(what[0], "reward" if rewarded else "accuracy") for sentence in REPORTED]
     test, levels = "test, exact %" if rewarded else "test %", levels_of(cells)
     lacking = [f"{share:g} %" for share, key in SHARED.items() if key not in evaluated(frame)]
     lacking += ["passes to a loss"] * (not levels)
     said += [f"Not recorded: {', '.join(lacking)}."] * bool(lacking)
     table = _table(title, frame, [*said, *below], f"sweep-{sweep}", test, levels)
-    return (
-        frame,
-        table,
-        [differences(title, frame, what), *over_passes(title, runs, frames.history)],
-    )
-
-
-def _majority(labels: list[str]) -> pd.DataFrame:
-    """A line of always predicting the largest class; none without test examples."""
-    nothing: dict[str, Any] = {"role": OTHER, "setting": "{}", "collapsed": 0, "tried": 0}
-    nothing |= {"passes": 0.0, **dict.fromkeys(("edge", "tie", "verdict", "run_ids"), "")}
-    shares = [of_majority(of) for of in labels]
-    return pd.DataFrame(
-        {"line": MAJORITY, "seeds": 1, "test": 100 * share, "macro_f1": 100 * f1, **nothing}
-        for share, f1 in shares
-    )
+    figures = [differences(title, frame, what), *over_passes(title, runs, frames.history)]
+    return frame, table, figures
 
 
 def write_comparison(
@@ -218,11 +208,10 @@ def _table(
     }
     if "macro_f1" in frame:
         columns["macro F1 %"] = _with_half("macro_f1", ".1f")
-    breaks = [int((frame["role"] != OTHER).sum())]
     facets = [{"method": line.partition(",")[0]} for line in frame["line"]]
+    more: dict[str, Any] = {"breaks": [int((frame["role"] != OTHER).sum())], "facets": facets}
     rows = frame.to_dict("records")
-    more: dict[str, Any] = {"breaks": breaks, "facets": facets, "name": name}
-    return Table.of(title, rows, columns, names=2, caption=caption, **more)
+    return Table.of(title, rows, columns, names=2, caption=caption, name=name, **more)
 
 
 def _tuning_table(title: str, frame: pd.DataFrame, caption: list[str]) -> Table:

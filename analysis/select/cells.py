@@ -109,9 +109,8 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
     by_id = runs.drop_duplicates("run_id").set_index("run_id")
     cells = expected.reset_index(drop=True)
-    found = by_id.reindex(columns=list(TAKEN.values())).reindex(cells["run_id"])
-    for name, key in TAKEN.items():
-        values = found[key].reset_index(drop=True)
+    found = by_id.reindex(index=cells["run_id"], columns=list(TAKEN.values())).set_axis(cells.index)
+    for name, values in found.set_axis([*TAKEN], axis=1).items():
         if name in TEXT:
             cells[name] = values.astype(object).where(values.notna(), None)
         else:
@@ -147,7 +146,7 @@ def _take_measure(cells: pd.DataFrame, by_id: pd.DataFrame) -> None:
     cells["measure"] = "accuracy"
     for name in MEASURES[1:]:
         keys = [f"best/{split}_{name}" for split in ("val", "test")]
-        found = by_id.reindex(columns=keys).reindex(cells["run_id"]).reset_index(drop=True)
+        found = by_id.reindex(index=cells["run_id"], columns=keys).set_axis(cells.index)
         mine = cells["val_accuracy"].isna() & found[keys[0]].notna()
         cells.loc[mine, "measure"] = name
         for column, key in zip(("val_accuracy", "test_accuracy"), keys, strict=True):
@@ -162,7 +161,9 @@ def _described(cells: pd.DataFrame, variants: pd.Series, by_id: pd.DataFrame) ->
     these fit one panel: `method` has their words, `apart` those of the others.
     """
     trained = ~cells["optimizer"].isin(UNTRAINED)
-    keys = _ordered({key for variant in variants for key in variant})
+    order = {key: i for i, key in enumerate(SHORT)}
+    found = {key for variant in variants for key in variant}
+    keys = sorted(found, key=lambda key: (order.get(key, len(order)), key))
     for run, variant, steps in zip(cells["run_id"], variants, trained, strict=True):
         for key in keys:
             known = by_id[key].get(run) if key in by_id and key not in variant else None
@@ -171,15 +172,22 @@ def _described(cells: pd.DataFrame, variants: pd.Series, by_id: pd.DataFrame) ->
     texts = {k: [str(v[k]) for v in variants if isinstance(v.get(k), str | list)] for k in keys}
     short = {key: shortened(of) for key, of in texts.items() if of}
 
+    def shown_value(key: str, value: Any) -> str:
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return short.get(key, {}).get(str(value), str(value))
+
     def words(variant: Mapping[str, Any]) -> str:
-        return in_words({k: short.get(k, {}).get(str(v), v) for k, v in variant.items()})
+        """A variant as a title shows it: short where a key names itself."""
+        named = ((key, variant[key]) for key in keys if key in variant)
+        return ", ".join(f"{SHORT.get(key, key)} = {shown_value(key, v)}" for key, v in named)
 
     shared: list[str] = []
     places: list[dict[str, Any]] = [{}]
     for key in [key for key in keys if cells.loc[trained, "optimizer"].nunique() == 1]:
-        found = _different(_part(variant, [*shared, key]) for variant in variants[trained])
-        if not in_facet(key) and len(found) <= MOST_VARIANTS:
-            shared, places = [*shared, key], found
+        several = _different(_part(variant, [*shared, key]) for variant in variants[trained])
+        if not in_facet(key) and len(several) <= MOST_VARIANTS:
+            shared, places = [*shared, key], several
     rows = []
     for method, variant, steps in zip(cells["optimizer"], variants, trained, strict=True):
         own, of = _part(variant, shared), len(places)
@@ -209,21 +217,6 @@ def _different(variants: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Different variants in the order of their values, numbers as numbers."""
     found = {_text(variant): variant for variant in variants}
     return sorted(found.values(), key=lambda v: [(isinstance(x, str), x) for x in v.values()])
-
-
-def _ordered(keys: Iterable[str]) -> list[str]:
-    """The keys of SHORT in its order, then the others by name."""
-    known = list(SHORT)
-    return sorted(keys, key=lambda key: (known.index(key) if key in known else len(known), key))
-
-
-def in_words(variant: Mapping[str, Any]) -> str:
-    """A variant as a title shows it: short where a key names itself."""
-    shown = {
-        key: {True: "on", False: "off"}[v] if isinstance(v, bool) else v
-        for key, v in variant.items()
-    }
-    return ", ".join(f"{SHORT.get(key, key)} = {shown[key]}" for key in _ordered(variant))
 
 
 def shown(cells: pd.DataFrame) -> pd.DataFrame:
@@ -324,9 +317,8 @@ def notes(cells: pd.DataFrame, frames: Frames) -> list[str]:
     """Which cells of one sweep lack runs, which of its runs fill no cell, and which were made again, in sentences."""
     named = pd.concat([frames.of(sweep) for sweep in cells["sweep"].unique()])
     others = named[~named["run_id"].isin(cells["run_id"])]
-    again = {
-        run: frames.replaced[run] for run in cells["run_id"].unique() if run in frames.replaced
-    }
+    there = cells["run_id"].unique()
+    again = {run: frames.replaced[run] for run in there if run in frames.replaced}
     differ = ", ".join(f"{run} ({how})" for run, how in again.items() if how)
     equal = "losses, best steps and test accuracies are equal"
     kept = f"Runs made again, in the place of recorded ones: {len(again)}"
