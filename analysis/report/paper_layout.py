@@ -70,11 +70,7 @@ def _over(cells: pd.DataFrame, method: str) -> pd.DataFrame:
 
 
 def _grid(
-    cells: pd.DataFrame,
-    shortfalls: dict[str, str],
-    title: str,
-    caption: list[str],
-    grid: dict[str, Any],
+    cells: pd.DataFrame, lacks: dict[str, str], title: str, caption: list[str], grid: Row
 ) -> Table:
     """A table of two or three lines per row: paper, here, and the difference where there is one."""
     rows, columns, base = grid["rows"], grid["columns"], grid.get("base", {})
@@ -96,19 +92,18 @@ def _grid(
         labels = [LABELS.get(key, str)(value) for key, value in selector.items()]
         found = {cell["head"]: cell for cell in of_row.to_dict("records")}
         content.breaks.append(len(content.rows))
-        lines = {"paper": [_printed(found[head]) if head in found else Cell("") for head in heads]}
-        lines["here"] = [_here(found[h], shortfalls) if h in found else Cell("") for h in heads]
-        if of_row["difference"].notna().any():
-            lines["difference"] = [_difference(found.get(head)) for head in heads]
         facet = {k: v for k, v in selector.items() if k in ("model", "task", "method")}
-        for line, shown in lines.items():
+        for line, made in (("paper", _printed), ("here", _here), ("difference", _difference)):
+            if line == "difference" and not of_row["difference"].notna().any():
+                continue
             said = labels if line == "paper" else [""] * len(labels)
+            shown = [made(found[head], lacks) if head in found else "" for head in heads]
             content.rows.append([*said, line, *shown])
             content.facets.append(facet)
     return content
 
 
-def _printed(cell: Row) -> Cell:
+def _printed(cell: Row, _: Any) -> Cell:
     value: float | None = None if pd.isna(cell["value"]) else float(cell["value"])
     tail: str = "" if pd.isna(cell["printed_std"]) else f" (±{cell['printed_std']})"
     return Cell(cell["printed"], value, tail, bold=cell["bold"])
@@ -137,7 +132,7 @@ def _here(cell: Row, shortfalls: dict[str, str]) -> Cell:
     return number(cell["measured"], f".{places}f", **more)
 
 
-def _difference(cell: Row | None) -> Cell:
-    if cell is None or pd.isna(cell["difference"]):
+def _difference(cell: Row, _: Any) -> Cell:
+    if pd.isna(cell["difference"]):
         return Cell("")
     return number(cell["difference"], f"+.{digits(cell['printed'])}f")

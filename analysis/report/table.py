@@ -88,10 +88,7 @@ class Table:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The cells."""
-        cells = [
-            [replace(cell, text=one_line(cell.text)) for cell in map(_as_cell, row)]
-            for row in self.rows
-        ]
+        cells = [[_as_cell(cell) for cell in row] for row in self.rows]
         return pd.DataFrame(cells, columns=pd.Index(list(self.columns), dtype=object), dtype=object)
 
     @cached_property
@@ -131,8 +128,9 @@ def one_line(text: str) -> str:
     return "".join(repr(sign)[1:-1] if sign in BREAKS else sign for sign in text)
 
 
-def _as_cell(cell: Cell | str) -> Cell:
-    return cell if isinstance(cell, Cell) else Cell(cell)
+def _as_cell(made: Cell | str) -> Cell:
+    cell = made if isinstance(made, Cell) else Cell(made)
+    return replace(cell, text=one_line(cell.text))
 
 
 def _made(row: Row, column: Column) -> Cell | str:

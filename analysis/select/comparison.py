@@ -269,17 +269,13 @@ def decide(gaps: pd.DataFrame, smallest: float) -> pd.DataFrame:
     decided = np.where(frame["estimate"] < 0, BETTER, WORSE)
     frame["verdict"] = np.where(frame["p_holm"] < LEVEL, decided, words)
     frame["verdict"] = frame["verdict"].where(p.notna(), "")
-    rank = p.groupby(sets).rank(method="first").clip(upper=_rejected(frame, sets) + 1)
+    rejected = (frame["p_holm"] < LEVEL).groupby(sets).transform("sum")
+    rank = p.groupby(sets).rank(method="first").clip(upper=rejected + 1)
     level = LEVEL / (claimed.groupby(sets).transform("sum") - rank + 1)
     frame["holm_half"] = half_width(frame, level.fillna(LEVEL))
     frame = frame.rename(columns={"estimate": "gap"})
     measures = ("gap", "low", "high", "holm_half", "p_value", "p_holm", "verdict")
     return frame[[*by, *measures, "minimum_detectable_effect"]]
-
-
-def _rejected(frame: pd.DataFrame, sets: pd.Series) -> pd.Series:
-    """How many lines of each row's family differ significantly."""
-    return (frame["p_holm"] < LEVEL).groupby(sets).transform("sum")
 
 
 def _mean(runs: pd.DataFrame, key: str, name: str) -> pd.DataFrame:

@@ -1,20 +1,14 @@
 """Every cell that the paper prints, with what has been measured here beside it.
 
-One frame, a row per printed number: the columns of `analysis.paper.printed_numbers`, and
+One frame, a row per printed number: the columns of `analysis.paper.printed_numbers`, those of `over_seeds`, and
 
 | column | content |
 |---|---|
-| `measured` | in the unit of the printed number; NaN without one |
-| `difference` | measured − printed; NaN unless both are numbers |
-| `n`, `seeds` | finished runs behind it, and runs that there should be |
+| `measured`, `difference` | in the unit of the printed number, and minus it; NaN without one |
 | `here` | `finished`, `collapsed`, `unfinished`, `missing`, `duplicated`, or `nowhere`: the paper has no number here |
-| `lacking` | runs of the cell's grid (Tables 7 to 10) that are missing, unfinished or duplicated |
-| `here_bold` | as `bold`, for the measured numbers; False unless the whole group has been measured, and where a seed
-collapsed |
-| `lr` | the chosen learning rate |
-| `lost_seeds` | seeds that collapsed at that learning rate |
-| `sweep`, `run_ids` | where the runs come from |
-| `at_edge` | whether the chosen learning rate is the smallest or the largest of its grid |
+| `lacking` | runs of the cell's grid (Tables 7 to 10) that have not ended |
+| `here_bold` | as `bold`, for the measured numbers; False unless its whole group is, and where a seed collapsed |
+| `lost_seeds` | seeds that collapsed at the chosen learning rate |
 | `remark` | what the number hides: seeds that collapsed, tasks left out of an average |
 """
 
@@ -173,12 +167,13 @@ def _measured(keys: pd.DataFrame, printed: pd.DataFrame, filled: pd.DataFrame) -
     found["lacking"] = np.maximum(found["lacking"].fillna(0), found["runs"] - ended)
     found["seeds"] = found["seeds"].fillna(found["of_seeds"])
     known = there | (printed["status"] != "absent")
-    found["status"] = found["status"].fillna(known.map({True: "missing", False: "nowhere"}))
+    found["status"] = found["status"].fillna("missing").where(known, "nowhere")
     counts = found[["n", "seeds", "collapsed"]].fillna(0).astype(int)
     lost = counts["collapsed"].where(found["status"] != "collapsed", 0)
     values = pd.Series(np.nan, found.index)
     for quantity, (column, factor) in QUANTITIES.items():
         values = values.where(printed["quantity"] != quantity, factor * found[column])
+    said = "{} of {} seeds collapsed at the chosen learning rate".format
     return pd.DataFrame(
         {
             "measured": values,
@@ -190,10 +185,7 @@ def _measured(keys: pd.DataFrame, printed: pd.DataFrame, filled: pd.DataFrame) -
             "sweep": found["sweep"].where(known, ""),
             "run_ids": found["run_ids"].fillna(""),
             "at_edge": found["at_edge"].eq(True),
-            "remark": [
-                f"{n} of {of} seeds collapsed at the chosen learning rate" if n else ""
-                for n, of in zip(lost, counts["seeds"], strict=True)
-            ],
+            "remark": [said(n, of) * (n > 0) for n, of in zip(lost, counts["seeds"], strict=True)],
         }
     )
 
