@@ -166,9 +166,7 @@ def method_table(cells: pd.DataFrame, frame: pd.DataFrame, frames: Frames, name:
             *[f"{BEST}the method's best setting on validation."] * settings,
             *notes(cells, frames),
         ],
-        facets=[
-            {key: row[key] for key in ("model", "task", "precision", "method")} for row in records
-        ],
+        facets=frame[["model", "task", "precision", "method"]].to_dict("records"),
         name=name,
     )
 

@@ -8,7 +8,7 @@ One frame, a row per printed number: the columns of `analysis.paper.printed_numb
 | `here` | `finished`, `collapsed`, `unfinished`, `missing`, `duplicated`, or `nowhere`: the paper has no number here |
 | `lacking` | runs of the cell's grid (Tables 7 to 10) that have not ended |
 | `here_bold` | as `bold`, for the measured numbers; False unless its whole group is, and where a seed collapsed |
-| `lost_seeds` | seeds that collapsed at the chosen learning rate |
+| `lost_seeds` | seeds that collapsed at the chosen learning rate, of all tasks for an average |
 | `remark` | what the number hides: seeds that collapsed, tasks left out of an average |
 """
 
@@ -76,7 +76,7 @@ def beside(paper: Paper, filled: pd.DataFrame) -> pd.DataFrame:
         cells = in_paper[(in_paper["table"] == table) & (in_paper["quantity"] == quantity)]
         for _, group in cells[cells["part"].isin(parts)].groupby(shared, sort=False):
             if group["here"].isin(FAILED).all() and not group["lacking"].any():
-                frame.loc[group.index, "here_bold"] = _best(frame, group, best)
+                frame.loc[group.index, "here_bold"] = _best(group, best)
     return frame
 
 
@@ -88,33 +88,11 @@ def with_spread(cells: pd.DataFrame) -> pd.DataFrame:
     return rows.merge(spreads.assign(quantity="mean"), "left", on, suffixes=("", "_std"))
 
 
-def _best(frame: pd.DataFrame, there: Any, best: int) -> Any:
-    """Which cells of a group are the best ones; ties share, and a collapse is never better than a number.
-
-    Averages are compared over the tasks that every method finished without a collapse, methods without any such task
-    left out.
-    """
-    values = _without_collapses(there)
-    averages = there[there["task"] == AVERAGE]
-    if len(averages):
-        keys = ["table", "model", "quantity"]
-        same = (frame[keys] == averages[keys].iloc[0]).all(axis=1)
-        rows = frame[same & (frame["task"] != AVERAGE) & frame["method"].isin(averages["method"])]
-        rows = rows.assign(measured=_without_collapses(rows))
-        tasks = rows.pivot(index="method", columns="task", values="measured")
-        common = list(tasks.dropna(how="all").dropna(axis=1).columns)
-        values.loc[averages.index] = averages["method"].map(tasks[common].mean(axis=1))
-        if len(common) < tasks.shape[1]:
-            basis = f"bold compares averages over {', '.join(common) or 'no task'}, which all methods finished"
-            remarks = frame.loc[averages.index, "remark"] + "; " + basis
-            frame.loc[averages.index, "remark"] = remarks.str.removeprefix("; ")
+def _best(there: pd.DataFrame, best: int) -> pd.Series:
+    """Which cells of a group are the best ones; ties share, and what a collapse is left out of is none of them."""
+    values = there["measured"].where(there["lost_seeds"] == 0)
     signed = -values if (there["quantity"] == "std").all() else values
     return signed.rank(method="min", ascending=False) <= best
-
-
-def _without_collapses(cells: pd.DataFrame) -> pd.Series:
-    """The measured numbers of cells of which no seed collapsed."""
-    return cells["measured"].where(cells["lost_seeds"] == 0)
 
 
 def _key(row: dict[Any, Any]) -> tuple[Any, ...]:
@@ -201,7 +179,7 @@ def _fill_averages(frame: pd.DataFrame) -> None:
         open_ = [status for status in parts["here"] if status not in FAILED]
         found = {"here": open_[0] if open_ else "finished" if len(numbers) else "collapsed"}
         found |= {"lacking": parts["lacking"].sum(), "seeds": parts["seeds"].max()}
-        found["sweep"] = parts["sweep"].max()
+        found |= {"sweep": parts["sweep"].max(), "lost_seeds": parts["lost_seeds"].sum()}
         if not open_ and len(numbers):
             found |= {"measured": numbers["measured"].mean(), "n": numbers["n"].min()}
             if len(left_out):
