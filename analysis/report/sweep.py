@@ -99,7 +99,7 @@ def method_frame(cells: pd.DataFrame) -> pd.DataFrame:
         if mezo is not None and row["method"] not in (BASE, *UNTRAINED):
             row["p_mezo"] = _p(row, mezo, runs)
     rows += _majority(there)
-    left_out = ["facet", "words", "tested", "loss", "place"]
+    left_out = ["facet", "words", "tested", "loss", "place", "best_setting"]
     columns = dict.fromkeys([*means.columns.drop(left_out), *NUMBERS])
     frame = pd.DataFrame(rows, columns=list(columns))
     frame["lr"] = frame["lr"].where(~frame["method"].isin(UNTRAINED))
