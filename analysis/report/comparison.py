@@ -59,8 +59,8 @@ TUNED = "Loss: {} {}, a mean over the tuning seeds. Compared are the settings of
 EDGE = "{} has the smallest or largest value tried: a better one may lie beyond"
 TIED = "of another {} the tuning runs lose as much, within 0.00002"
 FEWER = "fewer seeds than {}: the difference and its interval are of these alone"
-UNTUNED = dict.fromkeys(("edge", "tie", "verdict", "run_ids"), "") | {"setting": "{}"}
-UNTUNED |= {"role": OTHER, **dict.fromkeys(("collapsed", "tried", "passes"), 0)}
+UNTUNED: dict[str, Any] = {"role": OTHER, "setting": "{}", "collapsed": 0, "tried": 0, "passes": 0}
+UNTUNED |= dict.fromkeys(("edge", "tie", "verdict", "run_ids"), "")
 """What a line of no run has beside its scores."""
 OF_BASE = "not decided: {}'s rate is at the edge of its grid"
 

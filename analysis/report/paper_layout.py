@@ -70,7 +70,7 @@ def _over(cells: pd.DataFrame, method: str) -> pd.DataFrame:
 
 
 def _grid(
-    cells: pd.DataFrame, lacks: dict[str, str], title: str, caption: list[str], grid: Row
+    cells: pd.DataFrame, lacks: dict[str, str], title: str, caption: list[str], grid: dict[str, Any]
 ) -> Table:
     """A table of two or three lines per row: paper, here, and the difference where there is one."""
     rows, columns, base = grid["rows"], grid["columns"], grid.get("base", {})

@@ -202,9 +202,9 @@ def _majority(cells: pd.DataFrame) -> Iterator[Row]:
         return  # a sweep of conf/
     known = cells[~cells["labels"].isin([None, ""])]
     for _, run in known.drop_duplicates(["facet", "tested"]).iterrows():
-        row = run[["sweep", *PLACE, "test_n"]].to_dict()
+        row: dict[Any, Any] = run[["sweep", *PLACE, "test_n"]].to_dict()
         row |= {"method": MAJORITY, "status": "finished", "measure": "accuracy", "run_ids": ""}
-        row |= dict.fromkeys(("lacking", "collapsed"), 0) | {"n": 1, "seeds": 1}
+        row |= {"n": 1, "seeds": 1, "lacking": 0, "collapsed": 0}
         row |= {"at_edge": False, "best_setting": False, "variant": run["data"]}
         yield row | {"test_accuracy": of_majority(run["labels"])[0]}
 
