@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -217,7 +216,7 @@ def methods() -> Iterator[str]:
     for name, kind in option_schemas()["optimizer"].items():
         method = OPTIMIZERS.get(name)
         title = method.title if method else kind.__name__.removesuffix("Config")
-        about = kind if method is None or kind.run_by else import_module(method.module)
+        about = method.about if method else kind
         called = f"`optimizer={name}`" + f", `zo.{title}`" * bool(method and kind.replays)
         yield f"## {title}\n"
         yield f"{called}. {sections(about)['']}\n"

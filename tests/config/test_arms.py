@@ -190,7 +190,7 @@ def conf(own_conf, monkeypatch):
     sweeper["arms"]["mezo_clip"] = None
     sweeper["references"] = {name: sweeper["references"][name] for name in ("zero_shot", "adam")}
     path.write_text("# @package _global_\n" + yaml.safe_dump(sweep, sort_keys=False))
-    monkeypatch.setitem(OPTIMIZERS, "mezo_clip", Method(ClipConfig))
+    monkeypatch.setitem(OPTIMIZERS, "mezo_clip", Method(ClipConfig, "MeZOClip", ".mezo:MeZO"))
     config.register()
     return own_conf
 

@@ -112,8 +112,7 @@ def test_a_methods_code_counts_where_no_commit_has_it(tmp_path, monkeypatch):
     """What methods do that it does not build on does not."""
     whole = package(tmp_path / "whole")
     config = OPTIMIZERS["hizoo"].config
-    monkeypatch.setattr(config, "run_by", "mine.Mine")
-    monkeypatch.setitem(OPTIMIZERS, "mine", Method(config))
+    monkeypatch.setitem(OPTIMIZERS, "mine", Method(config, "Mine", ".mine:Mine"))
 
     def codes(*edits: str) -> dict[str, str | None]:
         copy = shutil.copytree(whole, tmp_path / f"copy{len(list(tmp_path.iterdir()))}") / "zo"

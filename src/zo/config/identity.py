@@ -64,8 +64,8 @@ def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str
     plain = _normalised(run)
     for group in plain.keys() & {"model", "task", "precision", *NAMED}:
         plain[group] = _changed(getattr(run, group), plain[group])
-    if run.optimizer.numbers:
-        plain["optimizer"]["numbers"] = run.optimizer.numbers
+    if run.optimizer.revision:
+        plain["optimizer"]["numbers"] = run.optimizer.revision
     for group in plain.keys() & NAMED:
         plain[group]["name"] = getattr(run, group).name
     decisive = {**_changed(run, plain), "numbers": NUMBERS}

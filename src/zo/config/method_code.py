@@ -43,7 +43,7 @@ def of_method(name: str, package: Path = PACKAGE) -> str | None:
         package: Directory of the package `zo`.
     """
     method, module, edited = OPTIMIZERS[name], _module(package, name), _edited(package)
-    if method.own is not None:
+    if method.config.file:
         return digests.of_files(
             module.parent, {module, *reward_code.beside(module, "optimizer"), *edited}
         )
@@ -55,7 +55,7 @@ def of_method(name: str, package: Path = PACKAGE) -> str | None:
 
 def _module(package: Path, name: str) -> Path:
     method = OPTIMIZERS[name]
-    if method.own is not None:
+    if method.config.file:
         return Path(method.config.file.rpartition(":")[0])
     return package.joinpath(*method.module.split(".")[1:]).with_suffix(".py")
 

@@ -8,7 +8,6 @@ import inspect
 import re
 from dataclasses import fields
 from difflib import get_close_matches
-from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
@@ -41,10 +40,8 @@ class _Documentation:
 
     def __get__(self, _: object, kind: type[ZerothOrder]) -> str:
         method = OPTIMIZERS[kind.name]
-        about = inspect.getdoc(import_module(method.module)) or ""
+        about = inspect.getdoc(method.about) or ""
         paragraphs = [p for p in about.split("\n\n") if not p.startswith("Deviations")]
-        if method.config.run_by:  # settings of another method's file
-            paragraphs[0] = inspect.getdoc(method.config) or ""
         texts = _texts_of(ZerothOrder, "Args") | _texts_of(method.config, "Attributes")
         arguments = [f"    {key}: {texts[key]}" for key in inspect.signature(kind).parameters]
         of_texts = getattr(method.config, "baseline", "") == "prompt"

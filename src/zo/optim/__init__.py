@@ -6,6 +6,7 @@ May import `zo.weights` and `zo.noise`. Importing this package or `zo.optim.conf
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import resolve_name
 from typing import TYPE_CHECKING, NamedTuple
 
 from zo.optim import config_bszo, config_evolution, config_low_rank, config_spsa
@@ -20,62 +21,58 @@ class Method(NamedTuple):
 
     Attributes:
         config: Dataclass of its settings; field defaults are the method's defaults.
-        own: The class that runs it, of a method in a file of one's own.
+        title: The method's name in print and as a class of `zo`.
+        address: Module, in this package if it begins with a dot, and class that run the method.
     """
 
     config: type[MethodConfig]
-    own: type[ZOOptimizer] | None = None
-
-    @property
-    def title(self) -> str:
-        """The method's name in print and as a class of `zo`: its settings' without the ending."""
-        return self.config.__name__.removesuffix("Config")
+    title: str
+    address: str
 
     @property
     def module(self) -> str:
         """The module with the class that runs the method."""
-        return self.own.__module__ if self.own else f"zo.optim.{self._home[0]}"
+        return resolve_name(self.address.rpartition(":")[0], __name__)
 
     @property
     def optimizer(self) -> type[ZOOptimizer]:
         """The class that runs the method; the first use imports torch."""
-        if self.own is not None:
-            return self.own
-        found: type[ZOOptimizer] = getattr(import_module(self.module), self._home[1])
+        name = self.address.rpartition(":")[2]
+        found: type[ZOOptimizer] = getattr(import_module(self.module), name)
         return found
 
     @property
-    def _home(self) -> tuple[str, str]:
-        module, _, name = self.config.run_by.partition(".")
-        return (module, name) if module else (self.config.name, self.title)
+    def about(self) -> object:
+        """What documents the method: its module, or its settings if the module is another method's."""
+        own = self.address.endswith(f":{self.title}")
+        return import_module(self.module) if own else self.config
 
 
 OPTIMIZERS: dict[str, Method] = {
-    config.name: Method(config)
-    for config in (
-        config_spsa.MeZOConfig,
-        config_spsa.MeZOAdamConfig,
-        config_spsa.HiZOOConfig,
-        config_low_rank.LOZOConfig,
-        config_bszo.BSZOConfig,
-        config_bszo.BSZOBConfig,
-        config_spsa.ZOSignConfig,
-        config_spsa.ZOMomentumConfig,
-        config_spsa.ZOConservativeConfig,
-        config_spsa.SparseMeZOConfig,
-        config_spsa.ConMeZOConfig,
-        config_spsa.AdaMeZOConfig,
-        config_spsa.FZOOConfig,
-        config_low_rank.LOZOMConfig,
-        config_low_rank.SubZeroConfig,
-        config_low_rank.TeZOConfig,
-        config_low_rank.ZOMuonConfig,
-        config_evolution.ESConfig,
-        config_evolution.ESAtScaleConfig,
-        config_evolution.EGGROLLConfig,
-        AdamConfig,
-        SGDConfig,
-    )
+    "mezo": Method(config_spsa.MeZOConfig, "MeZO", ".mezo:MeZO"),
+    "mezo_adam": Method(config_spsa.MeZOAdamConfig, "MeZOAdam", ".mezo_adam:MeZOAdam"),
+    "hizoo": Method(config_spsa.HiZOOConfig, "HiZOO", ".hizoo:HiZOO"),
+    "lozo": Method(config_low_rank.LOZOConfig, "LOZO", ".lozo:LOZO"),
+    "bszo": Method(config_bszo.BSZOConfig, "BSZO", ".bszo:BSZO"),
+    "bszo_b": Method(config_bszo.BSZOBConfig, "BSZOB", ".bszo:BSZO"),
+    "zo_sign": Method(config_spsa.ZOSignConfig, "ZOSign", ".zo_sign:ZOSign"),
+    "zo_momentum": Method(config_spsa.ZOMomentumConfig, "ZOMomentum", ".zo_momentum:ZOMomentum"),
+    "zo_conservative": Method(
+        config_spsa.ZOConservativeConfig, "ZOConservative", ".zo_conservative:ZOConservative"
+    ),
+    "sparse_mezo": Method(config_spsa.SparseMeZOConfig, "SparseMeZO", ".sparse_mezo:SparseMeZO"),
+    "conmezo": Method(config_spsa.ConMeZOConfig, "ConMeZO", ".conmezo:ConMeZO"),
+    "adamezo": Method(config_spsa.AdaMeZOConfig, "AdaMeZO", ".adamezo:AdaMeZO"),
+    "fzoo": Method(config_spsa.FZOOConfig, "FZOO", ".fzoo:FZOO"),
+    "lozo_m": Method(config_low_rank.LOZOMConfig, "LOZOM", ".lozo_m:LOZOM"),
+    "subzero": Method(config_low_rank.SubZeroConfig, "SubZero", ".subzero:SubZero"),
+    "tezo": Method(config_low_rank.TeZOConfig, "TeZO", ".tezo:TeZO"),
+    "zo_muon": Method(config_low_rank.ZOMuonConfig, "ZOMuon", ".zo_muon:ZOMuon"),
+    "es": Method(config_evolution.ESConfig, "ES", ".es:ES"),
+    "es_at_scale": Method(config_evolution.ESAtScaleConfig, "ESAtScale", ".es:ES"),
+    "eggroll": Method(config_evolution.EGGROLLConfig, "EGGROLL", ".es:ES"),
+    "adam": Method(AdamConfig, "Adam", ".adam:Adam"),
+    "sgd": Method(SGDConfig, "SGD", ".sgd:SGD"),
 }
 """Registry: name -> method. It drives dispatch, the schema, the library's classes and the tests."""
 

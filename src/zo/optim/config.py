@@ -94,9 +94,6 @@ class MethodConfig:
 
     name: str = ""
 
-    run_by: ClassVar[str] = ""
-    """Module and class in `zo.optim` that run the method; empty is the file of its name and the class of its title."""
-
     file: ClassVar[str] = ""
     """Where a method in a file of one's own is, `/home/me/my_method.py:MyMethod`; decides no numbers."""
 
@@ -150,7 +147,7 @@ class MethodConfig:
         return self.low_rank
 
     @property
-    def numbers(self) -> int:
+    def revision(self) -> int:
         """Version of the numbers that these settings give; part of the run's id unless it is 0."""
         return 0
 

@@ -83,5 +83,3 @@ class BSZOBConfig(BSZOConfig):
 
     name: str = "bszo_b"
     reuse_probes: bool = False
-
-    run_by: ClassVar[str] = "bszo.BSZO"

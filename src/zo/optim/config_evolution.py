@@ -91,8 +91,6 @@ class ESAtScaleConfig(ESConfig):
     name: str = "es_at_scale"
     mirrored: bool = False
 
-    run_by: ClassVar[str] = "es.ES"
-
 
 @dataclass(kw_only=True)
 class EGGROLLConfig(ESConfig):
@@ -103,5 +101,4 @@ class EGGROLLConfig(ESConfig):
     baseline: Baseline = "prompt"
     directions: AllDirections = "low_rank"
 
-    run_by: ClassVar[str] = "es.ES"
     supports_sharding: ClassVar[bool] = False

@@ -59,7 +59,7 @@ class LOZOMConfig(LOZOConfig):
     momentum: Decay = 0.9
 
     @property
-    def numbers(self) -> int:
+    def revision(self) -> int:
         """1 since biases and norms, which have no rank, are not divided by it."""
         return int(self.divide_by_rank)
 

@@ -81,4 +81,4 @@ def _method(module: ModuleType, name: str, address: str) -> Method:
     made: type[MethodConfig] = type(f"{name}Config", (settings,), members)
     made = dataclass(kw_only=True)(made)
     globals()[made.__name__] = made  # where pickle looks it up
-    return Method(made, kind)
+    return Method(made, name, f"{module.__name__}:{name}")
