@@ -5,13 +5,14 @@ import re
 
 import pytest
 
-from tests.support.runs import composed, rows_once_run
+from tests.support.runs import composed, rows_of, rows_once_run
 from zo.config import identity
 from zo.lm.scoring.states import KeptStates
 from zo.run import reuse
 from zo.run.assembly import Session
 from zo.run.reuse import begin_reuse
 from zo.run.runner import run
+from zo.run.shared import Shared
 
 LAST = ("adapter=layers", "adapter.layers=last:1")
 GIB = "precision.prefix_cache_gib"
@@ -96,16 +97,18 @@ def test_a_loss_of_generated_texts_is_left_alone(tmp_path):
 
 
 @pytest.mark.process
-def test_runs_of_a_process_share_what_is_kept(make_run, monkeypatch, tmp_path):
+def test_runs_of_a_multirun_share_what_is_kept(make_run, monkeypatch, tmp_path):
     """The second run computes no example's states again, and has the numbers that it has alone."""
-    computed, put = [], KeptStates.put
+    computed, put, shared = [], KeptStates.put, Shared()
     monkeypatch.setattr(KeptStates, "put", lambda *given: (computed.append(1), put(*given)))
     second = [make_run(*LAST, "optimizer=mezo", "seed=1", f"out={tmp_path / n}") for n in "ab"]
-    run(make_run(*LAST, "optimizer=mezo", f"out={tmp_path / 'a'}"))
+    run(make_run(*LAST, "optimizer=mezo", f"out={tmp_path / 'a'}"), shared=shared)
     first = len(computed)
-    beside = losses_once_run(second[0])
+    run(second[0], shared=shared)
     assert len(computed) - first < first / 2  # examples of mini-batches that the first run had not
+    run(second[1])
+    alone, beside = ([row["train/losses"] for row in rows_of(cfg)] for cfg in second[::-1])
+    assert alone == beside
     before = len(computed)
-    run(make_run(*LAST, "optimizer=mezo", "model.weights=random", "seed=2"))
+    run(make_run(*LAST, "optimizer=mezo", "model.weights=random", "seed=2"), shared=shared)
     assert len(computed) > before + first / 2  # of other weights
-    assert losses_once_run(second[1]) == beside

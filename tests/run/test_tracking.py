@@ -17,6 +17,7 @@ from zo.run.__main__ import main
 from zo.run.logs import wandb_run
 from zo.run.logs.tracking import RunLog
 from zo.run.runner import run
+from zo.run.shared import Shared
 from zo.run.store.directory import directory_of
 from zo.run.store.rows import read_rows
 
@@ -100,7 +101,6 @@ def server(monkeypatch):
         monkeypatch.setenv("WANDB_API_KEY", key)
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
         monkeypatch.setattr(wandb_run, "INIT_SECONDS", 1.0)
-        monkeypatch.setattr(wandb_run, "_refused", set())  # a port may come again
 
     yield use
     wandb.teardown()
@@ -112,12 +112,13 @@ def server(monkeypatch):
 def test_without_wandb_a_run_is_logged_offline_which_is_said_once(
     mode, fault, make_run, server, capsys
 ):
+    shared = Shared()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1] if fault == "nobody answers" else free_port()
         server("k" * 3 if fault == "no key" else "k" * 40, port)
         for seed in (0, 1):
             cfg = make_run("optimizer=mezo", f"tracking.mode={mode}", f"seed={seed}")
-            run(cfg)
+            run(cfg, shared=shared)
             logged = logged_in(directory_of(cfg))
             assert logged.summary["run/status"] == "finished"
             assert (len(logged.history), logged.exit_code) == (4, 0)

@@ -30,6 +30,7 @@ from zo.optim.base import ZOOptimizer
 from zo.run import memory
 from zo.run.losses import BatchLoss, divided
 from zo.run.provenance import weights_hash
+from zo.run.shared import Shared
 from zo.run.store.directory import base_of, digest_examples
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize
 from zo.tasks.checks import check_answers, check_splits, check_tokens, preview
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
     from zo.lm.scoring.texts import TextScorer
 
 Evaluator: TypeAlias = "Scorer | InContext | LinearProbe"
-_encoded: dict[str, list[Encoded]] = {}
-"""Splits of this process's last run, by all that their tokens come from: most runs of a multirun share them."""
-
 EASY = 0.5
 """Reward of a constant answer from which a task is said to be a poor one."""
 
@@ -191,6 +189,7 @@ class Session:
         processes: That divide forward passes and evaluations.
         shards: Parts of a mini-batch.
         also: See `Also`; None without another task.
+        shared: What earlier runs left.
     """
 
     train: list[Encoded]
@@ -206,14 +205,18 @@ class Session:
     processes: Processes = field(default_factory=Processes)
     shards: int = 1
     also: Also | None = None
+    shared: Shared = field(default_factory=Shared)
 
     @classmethod
-    def open(cls, cfg: RunConfig, scratch: Path | None = None) -> Session:
-        """Loads data and model and makes the optimizer; arguments as of `Assembly.of`.
+    def open(
+        cls, cfg: RunConfig, scratch: Path | None = None, shared: Shared | None = None
+    ) -> Session:
+        """Loads data and model and makes the optimizer; arguments as of `Assembly.of`, and what earlier runs left.
 
         Raises:
             TaskError, ModelError: If they cannot be had as configured or do not fit each other.
         """
+        shared = shared or Shared()
         tensor = cfg.distributed.tensor > 1
         processes = join(cfg.distributed.timeout, tensor)
         dividing = Processes() if tensor else processes
@@ -231,12 +234,11 @@ class Session:
         by = f"{task} {cfg.model} {loaded.tokenizer} {loaded.tokenizer.chat_template} {rewarded}"
         keys = {split: f"{by} {digest}" for split, digest in read.items()}
         encoded = {
-            split: _encoded.get(keys[split])
+            split: shared.encoded.get(keys[split])
             or tokenize(task, loaded.tokenizer, examples, cfg.model.kind)
             for split, examples in vars(splits).items()
         }
-        _encoded.clear()
-        _encoded.update({keys[split]: of for split, of in encoded.items()})
+        shared.encoded = {keys[split]: of for split, of in encoded.items()}
         train, validation, test = encoded.values()
         scorer.check([*train, *validation, *test])
         if evaluates_by is not scorer:
@@ -273,10 +275,10 @@ class Session:
         if cfg.optimizer.name in OPTIMIZERS and cfg.optimizer.replays:
             read["noise"] = assembly.params.engine.backend
             read["parameters"] = str(assembly.params.numel)
-        shared = processes, cfg.distributed.shards
+        division = processes, cfg.distributed.shards
         examples = {"validation": splits.validation, "test": splits.test}
         data = train, validation, test, task, examples
-        return cls(*data, scorer, evaluator, assembly, read, notes, *shared, also)
+        return cls(*data, scorer, evaluator, assembly, read, notes, *division, also, shared)
 
     def executor(self, examples: list[Encoded]) -> Executor:
         """Returns what makes a step's forward passes on a mini-batch, whose batches are built once."""

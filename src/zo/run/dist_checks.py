@@ -22,6 +22,7 @@ from zo.lm.config import ModelError
 from zo.run.assembly import Session
 from zo.run.losses import BatchLoss
 from zo.run.provenance import device_name
+from zo.run.shared import Shared
 from zo.run.signals import Lost
 from zo.run.store.directory import flat
 from zo.tasks.examples import batch_indices
@@ -34,9 +35,10 @@ OWN = ("device", "threads")
 
 @dataclass
 class Start:
-    """What process 0 tells the others before the first step, once."""
+    """What a process begins a run with: what process 0 tells the others, once, and what earlier runs left."""
 
     processes: Processes
+    shared: Shared
     told: bool = False
 
     def begin(self, directory: Path) -> None:

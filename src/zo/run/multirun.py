@@ -21,6 +21,7 @@ from zo.config.identity import check_paths, input_files
 from zo.differences import differing, shortened
 from zo.run.command import import_wandb
 from zo.run.logs.progress import Screen
+from zo.run.shared import Shared
 from zo.run.store.directory import InputsError, directory_of, flat
 from zo.tasks.measures import in_summary
 
@@ -49,12 +50,14 @@ class Multirun:
         summaries: Of those that have ended, by position.
         errors: Of those that failed, one sentence each, by position.
         elsewhere: Those that another process makes, by position.
+        shared: What each run leaves for the next.
     """
 
     runs: Sequence[RunConfig]
     summaries: dict[int, dict[str, Any]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     elsewhere: set[int] = field(default_factory=set)
+    shared: Shared = field(default_factory=Shared)
 
     def __post_init__(self) -> None:
         self.files = [input_files(cfg) for cfg in self.runs]
@@ -101,7 +104,7 @@ class Multirun:
                 try:
                     requests.heed()
                     self._check_files(i)
-                    self.summaries[i] = runner.run(cfg)
+                    self.summaries[i] = runner.run(cfg, shared=self.shared)
                     self.elsewhere.discard(i)
                 except (signals.Interrupted, KeyboardInterrupt) as request:
                     return request

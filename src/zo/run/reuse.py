@@ -19,9 +19,6 @@ EVERY = "all blocks are computed for every probe"
 TRIED = 8
 """Examples that are scored with kept states and without."""
 
-_last: dict[str, KeptStates] = {}
-"""States of this process's last run, by all that they come from: most runs of a multirun share them."""
-
 
 def begin_reuse(cfg: RunConfig, session: Session) -> str | None:
     """Finds what can be kept, and tries it on the first training examples; returns a sentence about it, or None.
@@ -108,12 +105,13 @@ def _keep(cfg: RunConfig, session: Session, scorer: CandidateScorer) -> tuple[li
         return [], f"{without} ({budget})"
     frozen = frozen_hash(session.assembly.loaded.model)
     by = f"{cfg.model} {cfg.adapter} {frozen} {like.dtype} {like.device} {torch.get_num_threads()}"
-    states = _last.get(by)
+    states = session.shared.states.get(by)
     if states is None or not states.is_of(kept.values()):
         states = None
-        _last.clear()  # their memory first
+        session.shared.states.clear()  # their memory first
         try:
-            _last[by] = states = KeptStates(kept.values(), like.shape[-1], like)
+            states = KeptStates(kept.values(), like.shape[-1], like)
+            session.shared.states[by] = states
         except (RuntimeError, MemoryError) as error:  # torch has no class of its own on a CPU
             what = str(error).splitlines()[0]
             raise ModelError(f"{budget}: no memory for hidden states ({what}); lower it") from None

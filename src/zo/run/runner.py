@@ -31,6 +31,7 @@ from zo.run.logs.tracking import (
 from zo.run.logs.wandb_run import ID, renew_wandb_id
 from zo.run.loop import Journal, train
 from zo.run.resume import resume
+from zo.run.shared import Shared
 from zo.run.signals import Interrupted, Requests
 from zo.run.store import atomic, checkpoint, lock
 from zo.run.store.directory import (
@@ -60,12 +61,13 @@ UNUSABLE = (
 """Device, data, weights or files that cannot be had as configured: one sentence for the user, not a defect."""
 
 
-def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
+def run(cfg: RunConfig, directory: Path | None = None, shared: Shared | None = None) -> Summary:
     """Makes one run, goes on with it where it was interrupted, or returns at once if it has ended.
 
     Args:
         cfg: Checked configuration.
         directory: Of a run that is frozen; None finds or makes the one of the configuration.
+        shared: What earlier runs of a multirun left; takes what this one leaves.
 
     Returns:
         The run's summary.
@@ -83,7 +85,7 @@ def run(cfg: RunConfig, directory: Path | None = None) -> Summary:
     with losing():
         processes = join(cfg.distributed.timeout, cfg.distributed.tensor > 1)
         dist_checks.check_start(processes, cfg)
-    start = Start(processes)
+    start = Start(processes, shared or Shared())
     if not processes.leads:
         return _follow(cfg, start)
     try:
@@ -167,7 +169,7 @@ def _make(
     """Loads what a run needs and makes what is missing of it."""
     processes = start.processes
     with requests.loading(), processes.together():
-        session = Session.open(cfg, scratch)
+        session = Session.open(cfg, scratch, start.shared)
     assembly = session.assembly
     dist_checks.check_loaded(processes, cfg, session)
     reference = None
@@ -210,7 +212,7 @@ def _make(
             return train(cfg, session, journal, totals)
         started = provenance.provenance(assembly.device) | {"parameters": assembly.params.numel}
         note_attempt(directory, len(rows), started)
-        journal.log = log = RunLog(cfg, directory, rows)
+        journal.log = log = RunLog(cfg, directory, rows, start.shared)
         predictions.restore(directory, totals.best, session)
         try:
             summary = train(cfg, session, journal, totals)

@@ -11,6 +11,7 @@ from typing import Any
 from zo.config import RunConfig
 from zo.record.appender import Appender
 from zo.run.logs.wandb_run import WandbRun
+from zo.run.shared import Shared
 from zo.run.store import atomic, lock
 from zo.run.store.directory import DirectoryError, load
 from zo.run.store.rows import ATTEMPTS, METRICS, Row, read_rows
@@ -32,15 +33,22 @@ class RunLog:
         cfg: Of the run.
         directory: The run's own, which exists.
         rows: What an earlier attempt wrote and is to stay; what else is in `metrics.jsonl` is cut off.
+        shared: Of `WandbRun`.
     """
 
-    def __init__(self, cfg: RunConfig, directory: Path, rows: Sequence[Row] = ()):
+    def __init__(
+        self,
+        cfg: RunConfig,
+        directory: Path,
+        rows: Sequence[Row] = (),
+        shared: Shared | None = None,
+    ):
         self.directory = directory
         keep = sum(len(atomic.seal(row)) for row in rows)
         self._metrics = Appender(directory / METRICS, keep)
         set_status(directory, {"run/status": "running"})
         (directory / ERROR).unlink(missing_ok=True)
-        self._wandb = WandbRun(cfg, directory, rows)
+        self._wandb = WandbRun(cfg, directory, rows, shared or Shared())
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Adds one row; `step` increases from call to call.
@@ -123,5 +131,5 @@ def log_again(directory: Path) -> None:
             lost = f"steps {made + 1} to {status['run/steps']} cannot be read"
             raise DirectoryError(f"{directory / METRICS}: {lost}; resume=false makes the run anew")
         cfg.tracking.mode = "offline"
-        if not WandbRun(cfg, directory, rows).finish(rows, status):
+        if not WandbRun(cfg, directory, rows, Shared()).finish(rows, status):
             raise DirectoryError(f"{directory}: W&B's file could not be written")

@@ -16,6 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from zo.config import RunConfig, TrackingConfig, describe, identity_settings
 from zo.config.settings import chosen_mode
+from zo.run.shared import Shared
 from zo.run.store import atomic
 from zo.run.store.rows import ATTEMPTS, LOSSES, METRICS, Row
 
@@ -31,9 +32,6 @@ ONLY_IN_FILE = ("step", "best/", LOSSES)
 ID = "wandb_id.txt"
 """Has the W&B id of a run that was made anew; it is the run's id otherwise."""
 
-_refused: set[str | None] = set()
-"""Servers that this process could not log to and does not try again, as WANDB_BASE_URL names them."""
-
 
 class WandbRun:
     """One run at W&B, or in W&B's offline file, written from its first row.
@@ -44,10 +42,11 @@ class WandbRun:
         cfg: Of the run.
         directory: The run's.
         rows: Those that there are; W&B is sent the ones that it does not have.
+        shared: Says whether an earlier run could not log to W&B.
     """
 
-    def __init__(self, cfg: RunConfig, directory: Path, rows: Sequence[Row]):
-        self._directory = directory
+    def __init__(self, cfg: RunConfig, directory: Path, rows: Sequence[Row], shared: Shared):
+        self._directory, self._shared = directory, shared
         self._options: dict[str, Any] = {
             "project": _project(cfg.tracking),
             "entity": cfg.tracking.entity,
@@ -59,8 +58,37 @@ class WandbRun:
             "resume": "allow",
         }
         self._run: Any = None
-        self._mode = wandb_mode(cfg.tracking.mode)
+        self._mode = self._mode_of(cfg.tracking.mode)
         self._begin(rows)
+
+    def _mode_of(self, mode: str) -> str:
+        """Returns where the run is logged: online, offline or disabled.
+
+        `auto` is WANDB_MODE if set, else online with a key and offline without. Without a connection it is offline.
+        """
+        mode = chosen_mode(mode)
+        if mode not in ("auto", "online"):
+            return mode
+        import wandb
+
+        if self._shared.wandb_failed:
+            return "offline"
+        try:
+            settings = wandb.setup(wandb.Settings(silent=True)).settings
+            if wandb.login(prompt=False, verify=False):  # W&B verifies the key when a run begins
+                _connect(settings.base_url)
+                return "online"
+            if mode == "online":
+                raise ValueError("no key: `wandb login`, or WANDB_API_KEY in the environment")
+        except Exception as error:
+            self._give_up(error)
+        return "offline"
+
+    def _give_up(self, error: Exception) -> None:
+        """Says that W&B cannot be logged to, once, and notes it."""
+        self._shared.wandb_failed = True
+        why = f"W&B cannot be logged to: {_line(error)}"
+        print(f"{why}; logged offline, `wandb sync` sends it later", file=sys.stderr)
 
     def feed(self, row: Row) -> None:
         """Sends a row."""
@@ -106,7 +134,7 @@ class WandbRun:
             self._run = wandb.init(**self._options | {"mode": self._mode}, settings=settings)
         except Exception as error:  # W&B raises whatever its connection raised
             if self._mode != "offline":
-                _give_up(error)
+                self._give_up(error)
                 self._begin_offline(rows)
                 return
             self._lose(error)
@@ -181,30 +209,6 @@ def _project(tracking: TrackingConfig) -> str:
     return tracking.project if given else os.environ.get("WANDB_PROJECT") or tracking.project
 
 
-def wandb_mode(mode: str) -> str:
-    """Returns where a run is logged: online, offline or disabled.
-
-    `auto` is WANDB_MODE if set, else online with a key and offline without. Without a connection it is offline.
-    """
-    mode = chosen_mode(mode)
-    if mode not in ("auto", "online"):
-        return mode
-    import wandb
-
-    if _server() in _refused:
-        return "offline"
-    try:
-        settings = wandb.setup(wandb.Settings(silent=True)).settings
-        if wandb.login(prompt=False, verify=False):  # W&B verifies the key when a run begins
-            _connect(settings.base_url)
-            return "online"
-        if mode == "online":
-            raise ValueError("no key: `wandb login`, or WANDB_API_KEY in the environment")
-    except Exception as error:
-        _give_up(error)
-    return "offline"
-
-
 def _connect(server: str) -> None:
     """Opens a connection to a server, or to the proxy in front of it.
 
@@ -229,17 +233,6 @@ def _connect(server: str) -> None:
     if thread.is_alive() or failed:
         why = failed[0].strerror if failed else f"no answer in {CONNECT_SECONDS:g} s"
         raise OSError(f"{address[0]}:{address[1]}: {why}")
-
-
-def _give_up(error: Exception) -> None:
-    """Says that W&B cannot be logged to, once, and notes it."""
-    _refused.add(_server())
-    why = f"W&B cannot be logged to: {_line(error)}"
-    print(f"{why}; logged offline, `wandb sync` sends it later", file=sys.stderr)
-
-
-def _server() -> str | None:
-    return os.environ.get("WANDB_BASE_URL")
 
 
 def _line(error: Exception) -> str:
