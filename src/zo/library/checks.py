@@ -159,7 +159,9 @@ _STARTS: Any = WeakIdKeyDictionary()
 
 def check_seed(space: ParameterSpace, seed: int) -> None:
     """Warns if a training with this seed has moved the weights before: its directions would come again."""
-    key, t = max(zip(space.parameters, space.local, strict=True), key=lambda pair: pair[1].numel())
+    key, t = max(
+        zip(space.parameters, space.settled(), strict=True), key=lambda pair: pair[1].numel()
+    )
     if t.is_meta:
         return
     values = t.detach().reshape(-1)[:64].to("cpu", torch.float32, copy=True)

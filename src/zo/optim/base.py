@@ -150,7 +150,7 @@ class ZOOptimizer(ABC):
         if getattr(config, "anchored", False):
             factors = params.policy.constraints.low_rank and config.accumulates_factors
             moved = [i for i, t in enumerate(params.like) if not factors or t.dim() < 2]
-            self.start = StartWeights(params.local, moved, params.rereads)
+            self.start = StartWeights(params.settled(), moved, params.rereads)
         if params.residuals is not None:
             self.state["residual"] = params.residuals
         if getattr(config, "step_norm", "none") == "rms":

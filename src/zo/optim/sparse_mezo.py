@@ -82,7 +82,7 @@ class SparseMeZO(MeZO):
     def apply(self, coefficients: Coefficients) -> None:
         """θ ← θ − η (1/n Σ c_i mask z_i + λ θ)."""
         terms = [(c / self.config.n, self.direction(i)) for i, c in enumerate(coefficients)]
-        theta = None if self.params.residuals is None else self.params.local
+        theta = None if self.params.residuals is None else self.params.settled()
         self.apply_update(lambda lr: MaskedUpdate([(-lr * c, z) for c, z in terms], theta))
 
 

@@ -102,7 +102,7 @@ class Assembly:
         if cfg.steps and getattr(cfg.optimizer, "anchored", False) and not divided:
             from zo.lm.initial_weights import rereads
 
-            params.rereads = rereads(cfg.model, params.names, params.local)
+            params.rereads = rereads(cfg.model, params.names, params.settled())
             loaded = replace(loaded, notes=(*loaded.notes, _anchor_note(params)))
         method = None
         if cfg.steps:

@@ -187,7 +187,7 @@ class Drift:
         self._params = params
         generator = torch.Generator().manual_seed(0)
         self._indices: list[Tensor] = []
-        for t in params.local:
+        for t in params.settled():
             large = t.numel() > ENTRIES
             chosen = torch.randint(t.numel(), (ENTRIES,), generator=generator, device="cpu")
             self._indices.append(
@@ -198,7 +198,7 @@ class Drift:
     def squares(self) -> list[float]:
         """Returns ‖θ − θ₀‖² of each tensor, of a sharded one of the local part."""
         found = []
-        for t, now, start in zip(self._params.local, self._entries(), self._start, strict=True):
+        for t, now, start in zip(self._params.settled(), self._entries(), self._start, strict=True):
             square = (now - start).double().square().sum()
             found.append(float(square) * t.numel() / max(len(start), 1))
         return found

@@ -138,7 +138,7 @@ class PolicyCheck:
 
     def _enlarged(self, terms: Terms, part: Places, share: float) -> Terms:
         """Returns a displacement along the first direction that changes the largest tensor by a share at least."""
-        local = self._space.local
+        local = self._space.settled()
         if self._space.shards or not part:  # each process would take another one
             return terms
         c, z = terms[0]
@@ -154,14 +154,14 @@ class PolicyCheck:
             for i, of in copies.items():
                 p = of.to(self._space.like[i].device, copy=True)
                 add_(p, p, i, terms)
-                self._space.local[i].copy_(p)
+                self._space.settled()[i].copy_(p)
             return self._evaluate()
         finally:
             self._put_back(copies)
 
     def _parts(self) -> list[Places]:
         """Returns parts of the weights whose copies fit into memory together: into the devices', else the host's."""
-        local = self._space.local
+        local = self._space.settled()
         sizes = [t.numel() * t.element_size() for t in local]
         here = not (self._host or self._space.offloaded)
         if here and all(free_bytes(t.device) > 2 * sum(sizes) for t in local):
@@ -181,12 +181,12 @@ class PolicyCheck:
 
     def _copies(self, part: Places) -> dict[int, Tensor]:
         """Returns copies of tensors, by position."""
-        return {i: self._space.local[i].to(device, copy=True) for i, device in part.items()}
+        return {i: self._space.settled()[i].to(device, copy=True) for i, device in part.items()}
 
     def _put_back(self, copies: Mapping[int, Tensor]) -> None:
         """Writes copies of tensors back."""
         for i, of in copies.items():
-            self._space.local[i].copy_(of)
+            self._space.settled()[i].copy_(of)
 
 
 def free_bytes(device: torch.device) -> float:

@@ -129,12 +129,12 @@ class ParameterSpace(TrainableTensors):
         """
         names, tensors = self.policy.factor_tensors()
         if self.offloaded:
-            pairs = zip(self.parameters, self.local, strict=True)
+            pairs = zip(self.parameters, self.settled(), strict=True)
             in_memory = (p.whole() if isinstance(p, OffloadedParameter) else t for p, t in pairs)
             return self.names + names, chain(in_memory, tensors)
         if collect and self.shards:
             return self.names + names, chain(map(whole, self.parameters), tensors)
-        return self.names + names, self.local + tensors
+        return self.names + names, self.settled() + tensors
 
 
 def non_finite(space: ParameterSpace) -> tuple[str, float] | None:

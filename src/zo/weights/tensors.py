@@ -26,6 +26,8 @@ class TrainableTensors:
 
     Attributes:
         names: One per tensor.
+        local: θ's storages without gradient, which steps move: the local part of a DTensor, host memory or file of an
+            offloaded tensor. `settled` returns them as a reader needs them.
         parameters: The tensors as given; backpropagation leaves its gradients in them.
         like: One per tensor, on its computing device, of its local shape and dtype. An offloaded tensor is
             represented by a tensor without values.
@@ -65,16 +67,16 @@ class TrainableTensors:
         self.names = [name for name, _ in kept]
         self.parameters = [tensor for _, tensor in kept]
         found = [part_of(tensor) for tensor in self.parameters]
-        self._local = [tensor.detach() for tensor, _ in found]
+        self.local = [tensor.detach() for tensor, _ in found]
         self._offload = offload_of(self.parameters)
         self.like = [
             _without_values(p) if isinstance(p, OffloadedParameter) else t
-            for p, t in zip(self.parameters, self._local, strict=True)
+            for p, t in zip(self.parameters, self.local, strict=True)
         ]
         self.shards: Mapping[int, Part]
         self.shards = {i: part for i, (_, part) in enumerate(found) if part is not None}
         wholes = {i: part.whole.numel() for i, part in self.shards.items()}
-        self.numel = sum(wholes.get(i, t.numel()) for i, t in enumerate(self._local))
+        self.numel = sum(wholes.get(i, t.numel()) for i, t in enumerate(self.local))
         self.decays = [name not in exempt for name in self.names]
         embedded = _embedded(model)
         self.matrices = [
@@ -92,15 +94,11 @@ class TrainableTensors:
         self.rereads: dict[int, Callable[[], Tensor]] = {}
         self.stopwatch = Stopwatch(devices)
 
-    @property
-    def local(self) -> list[Tensor]:
-        """θ's storages without gradient, which steps move, once a deferred update is applied.
-
-        Of a DTensor it is the local part, of an offloaded tensor its host memory or file.
-        """
+    def settled(self) -> list[Tensor]:
+        """Returns `local` once the update that offloaded tensors defer is applied."""
         if self._offload is not None:
             self._offload.apply_deferred()
-        return self._local
+        return self.local
 
     def full(self, value: float, dtype: torch.dtype | None = None) -> list[Tensor]:
         """Returns tensors of θ's shapes and devices, in its dtype unless another is given, filled with `value`."""

@@ -85,7 +85,7 @@ def _write(place: Path, run_id: str, optimizer: ZOOptimizer) -> None:
 def _content(optimizer: ZOOptimizer) -> dict[str, Any]:
     """Returns weights and state; DTensors stand for what several processes share."""
     params = optimizer.params
-    weights = dict(zip(params.names, _shared(params, params.local), strict=True))
+    weights = dict(zip(params.names, _shared(params, params.settled()), strict=True))
     state = {name: _shared(params, of) for name, of in optimizer.state.items()}
     return {"weights": weights, "optimizer": optimizer.live_state() | state}
 
@@ -180,7 +180,7 @@ def _load(run: Path, optimizer: ZOOptimizer, step: int) -> None:
     named = list(zip(params.names, params.parameters, strict=True))
     if found != {name: (p.shape, p.dtype) for name, p in named}:
         raise CheckpointError(f"{place} is of another model")
-    for i, (name, p) in enumerate(zip(params.names, params.local, strict=True)):
+    for i, (name, p) in enumerate(zip(params.names, params.settled(), strict=True)):
         p.copy_(_own(params, i, state["weights"][name]))
     own = {
         name: [_own(params, i, t) for i, t in enumerate(state["optimizer"][name])]

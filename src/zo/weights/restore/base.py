@@ -92,7 +92,7 @@ class RestorePolicy(Probe):
 
     Attributes:
         name: Value of `precision.restore`.
-        local: The list of `TrainableTensors.local`; reading it here applies no deferred update.
+        local: The list of `TrainableTensors.local`.
         constraints: What the policy can do.
         observed: Whether losses are measured; False while a step is replayed.
         branch_budget: Bytes that the points of one pass may take together.
@@ -181,7 +181,7 @@ class RestorePolicy(Probe):
 
     def entries(self, i: int, index: Tensor) -> Tensor:
         """Returns the entries of tensor `i` of θ at flat positions, float32 or float64."""
-        return at_least_float32(self.space.local[i].reshape(-1)[index])
+        return at_least_float32(self.space.settled()[i].reshape(-1)[index])
 
     def passes(self, loss: Loss, points: Sequence[Terms]) -> list[Sequence[Terms]]:
         """Returns the points of an excursion in the parts that one forward pass measures each."""
