@@ -64,8 +64,8 @@ class NotChosenError(ConfigError):
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line of a comparison, and one of its settings."""
+class Arm:
+    """An arm of a comparison, and one of its settings."""
 
     name: str
     role: str  # `base`, `family` or `other`
@@ -120,7 +120,7 @@ def staged(sweep: str, sweeper: SweeperConfig) -> Staged:
     return Staged(names[at], typed, tuple(names[:at]), own.best, merged, own.only)
 
 
-def expand(asked: Staged) -> list[Line]:
+def expand(asked: Staged) -> list[Arm]:
     """Returns every setting of every line of a sweep, line by line; none if it is a plain sweep.
 
     Raises:
@@ -144,7 +144,7 @@ def expand(asked: Staged) -> list[Line]:
     chosen = _chosen_settings(asked) if lines and asked.of else None
     grid = sweeper.grid or {}
     return [
-        Line(name, roles[name], values, only.get(name, {}))
+        Arm(name, roles[name], values, only.get(name, {}))
         for name, own in {**lines, **others}.items()
         for values in _settings(asked, name, {**grid, **(own or {})}, chosen)
     ]

@@ -26,7 +26,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from zo.config.arms import Line, Staged, SweeperConfig, expand, staged
+from zo.config.arms import Arm, Staged, SweeperConfig, expand, staged
 from zo.config.checks import ConfigError, Problem, value_of
 from zo.config.composition import (
     CONFIG_NAME,
@@ -74,7 +74,7 @@ class CommandLine:
     sweep: str | None
     sweeper: SweeperConfig
     launcher: tuple[str, Any]
-    cells: list[tuple[RunConfig, Line | None]]
+    cells: list[tuple[RunConfig, Arm | None]]
     typed_sweeps: tuple[str, ...] = ()
     estimate: bool = False
     gpu: float | None = None
@@ -314,7 +314,7 @@ def _read(composer: Composer, overrides: tuple[str, ...], multirun: bool) -> Com
         right = f"must be left out: the runs have the sweep's name, {sweep}"
         raise ConfigError([Problem("name", ..., right)])
     asked = staged(sweep or "", sweeper)
-    cells: list[tuple[RunConfig, Line | None]]
+    cells: list[tuple[RunConfig, Arm | None]]
     if lines := expand(asked):
         cells = _cells_of_lines(composer, asked, lines, parsed)
     else:
@@ -348,8 +348,8 @@ def _compose_common(composer: Composer, parsed: Sequence[Override], multirun: bo
 
 
 def _cells_of_lines(
-    composer: Composer, asked: Staged, lines: Sequence[Line], parsed: Sequence[Override]
-) -> list[tuple[RunConfig, Line | None]]:
+    composer: Composer, asked: Staged, lines: Sequence[Arm], parsed: Sequence[Override]
+) -> list[tuple[RunConfig, Arm | None]]:
     """Returns the runs of the lines that the overrides choose."""
     keys = {key for line in lines for key in line.values}
     chosen = [o for o in parsed if o.key_or_group in keys]
@@ -368,7 +368,7 @@ def _cells_of_lines(
     batch = _grid(asked.sweeper, [o for o in parsed if o not in chosen])
     several = [(line, [*cell, *line.overrides]) for cell in batch for line in lines]
     configs = _composed(composer, [cell for _, cell in several])
-    found: list[tuple[RunConfig, Line | None]] = [
+    found: list[tuple[RunConfig, Arm | None]] = [
         (cfg, line)
         for (line, _), cfg in zip(several, configs, strict=True)
         if all(value_of(cfg, k) in some for k, some in (*line.only.items(), *wanted.items()))
