@@ -1,7 +1,7 @@
 """The loss of one mini-batch, timed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from zo.distributed.executor import DividedExecutor
@@ -26,25 +26,19 @@ class BatchLoss(Loss):
     scorer: Any
     batch: Any
     params: ParameterSpace
-    _squares: list[float] = field(default_factory=list)
 
     def __call__(self) -> float:
         """Returns the loss, without a gradient."""
         with self.params.stopwatch.running("loss"):
-            if self.scorer.writes:
-                return self._rated(1)[0]
             return self.scorer.loss(self.batch)
 
     def squares(self) -> list[float]:
         """As `Loss.squares`, of a scorer that rates texts."""
-        squares, self._squares = self._squares, []
-        return squares
+        return self.scorer.squares()
 
     def branches(self, n: int) -> list[float]:
         """Returns the losses of n copies of the mini-batch that go through the model together."""
         with self.params.stopwatch.running("loss"):
-            if self.scorer.writes:
-                return self._rated(n)
             return self.scorer.branches(self.batch, n)
 
     def branch_bytes(self, own: bool) -> int:
@@ -52,12 +46,6 @@ class BatchLoss(Loss):
         if own or self.scorer.writes:
             return self.scorer.branch_bytes(self.batch)
         return 0  # points that share their right factors go together, as ever
-
-    def _rated(self, n: int) -> list[float]:
-        """Returns the losses of n copies of the prompts, and keeps the squares of their texts' numbers."""
-        losses, squares = self.scorer.rated(self.batch, n)
-        self._squares += squares
-        return losses
 
     def backward(self) -> float:
         """Returns the loss and adds its gradient to `grad` of the parameters."""

@@ -295,6 +295,10 @@ class CandidateScorer:
             losses = [self._likelihood(values, batch) for values in self._values(copies).chunk(n)]
         return torch.stack(losses).tolist()
 
+    def squares(self) -> list[float]:
+        """Returns none, since no texts are rated."""
+        return []
+
     def branch_bytes(self, batch: Batch) -> int:
         """Returns about the most bytes that a copy of the batch takes in a forward pass."""
         hidden: int = self._base.config.get_text_config().hidden_size

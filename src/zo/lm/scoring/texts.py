@@ -135,6 +135,7 @@ class TextScorer:
         self._processes = processes or Processes()
         self._decoding = decoding or Decoding()
         self._step = 0
+        self._squares: list[float] = []
         self._state: dict[str, Any] = {"global_step": 0}
         self.tally = Tally()
         self.samples: list[dict[str, Any]] = []
@@ -187,9 +188,9 @@ class TextScorer:
                     )
 
     def begin(self, step: int, steps: int) -> None:
-        """Begins a step: sets `trainer_state` and empties the tally."""
+        """Begins a step: sets `trainer_state`, and forgets what the last one measured."""
         self._step, self._state = step, {"global_step": step, "max_steps": steps}
-        self.tally = Tally()
+        self.tally, self._squares = Tally(), []
 
     def share(self, examples: Sequence[Encoded]) -> int:
         """Returns the weight of a loss of some examples: their number."""
@@ -201,15 +202,16 @@ class TextScorer:
 
     def branches(self, batch: Sequence[Encoded], n: int) -> list[float]:
         """Returns the losses of n copies of the batch, whose texts are generated together, copy after copy."""
-        return self.rated(batch, n)[0]
+        copies = self._rewards(batch, n)
+        self._squares += (mean(x * x for x in of if x is not None) or 0.0 for of in copies)
+        return [0.0 - (mean(of) or 0.0) for of in copies]
 
-    def rated(self, batch: Sequence[Encoded], n: int) -> tuple[list[float], list[float]]:
-        """Returns the losses of `branches`, the negated means of the texts' rewards, and the rewards' mean squares."""
-        copies = self.numbers(batch, n)
-        squares = [mean(x * x for x in of if x is not None) or 0.0 for of in copies]
-        return [0.0 - (mean(of) or 0.0) for of in copies], squares
+    def squares(self) -> list[float]:
+        """Returns the mean square of the rewards of each copy of a batch since the last call."""
+        squares, self._squares = self._squares, []
+        return squares
 
-    def numbers(self, batch: Sequence[Encoded], n: int) -> list[list[float | None]]:
+    def _rewards(self, batch: Sequence[Encoded], n: int) -> list[list[float | None]]:
         """Returns the texts' rewards for n copies of the batch; None for texts that no function rates."""
         how = self._decoding
         samples = [i for _ in batch for i in range(how.samples)] * n
