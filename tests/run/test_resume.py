@@ -133,7 +133,7 @@ KILLS = [
     [
         *(At(APPEND, call, "half") for call in (1, 2, 3, 4)),
         At(STEP, 2, "after"),
-        At("zo.run.loop._evaluate", 1, "after"),
+        At("zo.run.loop.Run._evaluate", 1, "after"),
         "metrics.jsonl",
         At(STEP, 3),
         "inputs.json",

@@ -1,11 +1,13 @@
-"""The loop: batch, step, evaluate, stop early, log. Knows no method by name."""
+"""A run: go on where it was; then batch, step, evaluate, stop early, log. Knows no method by name."""
 
 from __future__ import annotations
 
 import math
+import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,8 +24,19 @@ from zo.run.logs.progress import Progress
 from zo.run.logs.tracking import RunLog
 from zo.run.signals import Requests
 from zo.run.store import checkpoint
-from zo.run.store.rows import LOSSES, Row, evaluates
-from zo.run.totals import TIE, Best, Summary, Totals, characters, ending_of
+from zo.run.store.directory import Inputs, related
+from zo.run.store.rows import (
+    LOSSES,
+    OF_EVALUATION,
+    TEXTS,
+    Row,
+    evaluates,
+    read_rows,
+    trajectory_of,
+    usable_rows,
+    write_rows,
+)
+from zo.run.totals import TIE, Summary, Totals, characters, ending_of
 from zo.tasks import Encoded
 from zo.tasks.examples import batch_indices
 from zo.tasks.measures import CHOOSING, LOSS
@@ -56,20 +69,227 @@ NOTHING_MOVES = (
 
 
 @dataclass
-class Journal:
-    """Where a run's steps go as they are made."""
+class Run:
+    """A run in progress, and where its steps go as they are made."""
 
+    cfg: RunConfig
     directory: Path
+    session: Session
     progress: Progress
     requests: Requests
     watch: Watch
     log: RunLog | None = None  # None on processes that write nothing
     rewards: RewardLog | None = None
+    totals: Totals = field(default_factory=Totals)
     rounds: bool = False  # said that little of a step survives
 
-    def say_of_rounding(self, step: int, session: Session, share: float | None) -> None:
+    def resume(self) -> list[Row]:
+        """Brings θ and the optimizer to the last step that is known; returns the rows up to it."""
+        cfg, directory, session = self.cfg, self.directory, self.session
+        processes = session.processes
+        found = _find_rows(cfg, directory) if processes.leads else None
+        rows, source = processes.exchange(found)[0]
+        if rows and not cfg.optimizer.replays:
+            method = session.assembly.optimizer
+            del rows[checkpoint.load_newest(source, method, len(rows)) :]
+            origin = "a checkpoint"
+        if rows and processes.leads and source != directory:
+            _take_over(cfg, rows, source, directory)
+        if rows and cfg.optimizer.replays:
+            start = self._replay(rows, source)
+            origin = f"step {start}, {len(rows) - start} steps replayed"
+        if rows:
+            self.progress.begin_at(len(rows))
+            of = "" if source == directory else f" of {source}"
+            self.progress.say(f"goes on after step {len(rows)}{of} (from {origin})")
+        self.totals = Totals.of(rows)
+        return rows
+
+    def _replay(self, rows: Sequence[Row], source: Path) -> int:
+        """Makes the steps of rows again; returns the step of the checkpoint from which."""
+        from zo.run.results.replay import replay_to
+
+        progress = self.progress.counting("replay", len(rows), more=False)
+        with self.session.processes.together(), progress as made:
+
+            def reached(step: int) -> None:
+                made(step)
+                self.requests.heed()
+
+            trajectory = trajectory_of(self.directory, rows)
+            return replay_to(self.session.assembly, trajectory, len(rows), source, reached)
+
+    def train(self) -> Summary:
+        """Steps and evaluates until the steps, the patience or the numbers run out.
+
+        Returns:
+            The run's summary.
+
+        Raises:
+            Interrupted: If a signal asked to stop; the log has what was made.
+            ModelError: If the restore policy cannot displace the model.
+            ProcessLostError: If another process ended; the log has what was made.
+            WeightsDifferError: If the weights of the processes differ.
+        """
+        cfg, session, totals = self.cfg, self.session, self.totals
+        best, ending = totals.best, ending_of(cfg, totals)
+        first = totals.made + 1 if cfg.steps else 0  # without steps: one evaluation, at 0
+        for step in range(first, cfg.steps + 1):
+            if ending is not None:
+                break
+            row: Row = {"step": step}
+            try:
+                if step > 0:
+                    indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, step - 1)
+                    examples = [session.train[i] for i in indices]
+                    if self.rewards is not None:
+                        self.rewards.scorer.begin(step, cfg.steps)
+                    session.assembly.optimizer.watches_rounding = evaluates(cfg, step)
+                    row |= _step(session, examples, self.progress if step == 1 else None)
+                    if self.rewards is not None:
+                        measured = row[LOSSES][: row["train/forwards"]]
+                        row |= self.rewards.of_step(step, measured)
+                    self._say_of_rounding(step, row.get("optim/survives"))
+                    self.watch.after_step(session.assembly.optimizer)
+                    row["train/forwards"] += totals.forwards
+                if evaluates(cfg, step):
+                    row |= self._evaluate(step)
+            except RestoreError as error:
+                raise ModelError(error.in_suite) from None
+            except OffloadRefused as error:
+                raise ModelError(f"model.offload={cfg.model.offload}: {error}") from None
+            except NonFiniteError as error:
+                what = f"{error.what} is {error.value} at step {step}"
+                ending = {
+                    "run/status": "collapsed",
+                    "run/stop_reason": "non_finite",
+                    "run/collapse_step": step,
+                    "run/collapse_what": what,
+                }
+                self.progress.say(f"{what}: collapsed")
+            if len(row) > 1:
+                totals.see(row)
+                if totals.tied == TIED:
+                    self.progress.say(f"step {step}: {NOTHING_MOVES}")
+                if self.log is not None:
+                    self.log.write(step, {k: v for k, v in row.items() if k != "step"})
+            if ending is None:
+                ending = ending_of(cfg, totals)
+                if step > 0:
+                    if step == first + TIMED - 1:
+                        self._estimate()
+                    self._keep()
+                    self.progress.advance(row["train/loss"], best.shown)
+                self.requests.heed()
+        method = session.assembly.method
+        return {
+            **(ending or {"run/status": "finished", "run/stop_reason": "steps"}),
+            "run/forwards_per_step": cfg.optimizer.forwards_per_step,
+            **best.summary(session.validation, session.test, cfg.task.select_by),
+            **predictions.figures(best, session),
+            **totals.summary(),
+            "mem/peak_gib": max(totals.peak_gib, memory.peak_gib(session.assembly.device)),
+            "mem/state_mib": method.state_bytes() / 2**20 if method else 0.0,
+        }
+
+    def _evaluate(self, step: int) -> Row:
+        """Scores the validation split, and the test split if that is a new best."""
+        start, cfg, session, best = time.perf_counter(), self.cfg, self.session, self.totals.best
+        assembly = session.assembly
+        stops = cfg.optimizer.replays  # otherwise the step is lost unless a checkpoint follows
+        bad = non_finite(assembly.params)
+        if assembly.params.shards:  # each process sees its own part
+            bad = next(filter(None, session.processes.exchange(bad)), None)
+        if bad is not None:
+            raise NonFiniteError(step, f"parameter {bad[0]}", bad[1])
+
+        def score(
+            examples: list[Encoded], split: str, evaluator: Evaluator = session.evaluator
+        ) -> Evaluation:
+            with self.progress.counting("evaluate", len(examples)) as done:
+
+                def told(count: int) -> None:
+                    done(count)
+                    if stops:
+                        self.requests.heed()
+
+                found = evaluator.evaluate(examples, cfg.eval_tokens, told)
+            if assembly.params.shards:
+                found = session.processes.exchange(found)[0]
+            if self.rewards is not None and evaluator is session.scorer:
+                self.rewards.of_evaluation(step, split)
+            if not math.isfinite(found.loss):
+                raise NonFiniteError(step, f"{split} loss", found.loss)
+            return found
+
+        val = score(session.validation, "validation")
+        measure = val.measure
+        row: Row = {f"eval/val_{measure.name}": val.value, LOSS: val.loss}
+        row |= {f"eval/val_{name}": value for name, value in val.more.items()}
+        by, said = CHOOSING.get(cfg.task.select_by or "", measure), ""
+        chosen_by = f"eval/val_{by.name}"
+        if by.name == "macro_f1":
+            row[chosen_by] = predictions.macro_f1(val.predictions, session.validation, session)
+            said = f", {by.shown(row[chosen_by])}"
+        if best.step < 0 or by.better(row[chosen_by], best.row[chosen_by]):
+            test = score(session.test, "test")
+            row[f"eval/test_{measure.name}"] = test.value
+            row |= {f"eval/test_{name}": value for name, value in test.more.items()}
+            for split, found in (("test", test), ("val", val)):
+                row[f"best/{split}_predictions"] = characters(found.predictions)
+            row["best/weights"] = assembly.weights_hash()
+            verdict = f"test {measure.shown(test.value)}, the best so far"
+        else:
+            verdict = f"best {by.shown(best.row[chosen_by])} at step {best.step}"
+        if session.also is not None:
+            also = score(session.also.examples, "task.also", session.also.evaluator)
+            row |= {f"eval/also_{also.measure.name}": also.value, "eval/also_loss": also.loss}
+            row |= {f"eval/also_{name}": value for name, value in also.more.items()}
+            verdict += f"; {session.also.name} {also.measure.shown(also.value)}"
+        shown = measure.shown(val.value)
+        self.progress.say(f"step {step}: validation {shown}{said}, loss {val.loss:.4f}; {verdict}")
+        row["eval/drift"] = _drift(session)
+        if "best/weights" in row and (test.predictions or test.losses):
+            both = {"test": test, "validation": val}
+            answers = {
+                split: (of.predictions, of.probabilities or of.losses) for split, of in both.items()
+            }
+            row["best/predictions"] = predictions.write(self.directory, answers, session)
+        row["time/eval_s"] = time.perf_counter() - start
+        row["mem/peak_gib"] = memory.peak_gib(assembly.device)
+        return row
+
+    def _keep(self) -> None:
+        """Writes a checkpoint after a step if one is due, or if the run is to stop and its steps cannot be replayed.
+
+        Process 0 writes. The others take part where the tensors are sharded.
+        """
+        cfg, best = self.cfg, self.totals.best
+        optimizer, every = self.session.assembly.optimizer, cfg.checkpoint.full_every
+        step = optimizer.step_index
+        due = every is not None and step % every == 0 and step < cfg.steps
+        keeps_best = cfg.checkpoint.keeps_best(cfg.optimizer)
+        due |= keeps_best and step == best.step
+        due |= bool(self.requests.received) and not cfg.optimizer.replays
+        if due:
+            if self.log is not None:
+                self.log.sync()
+            directory, keep = self.directory, best.step if keeps_best else None
+            checkpoint.save(directory, optimizer, keep, self.session.processes.leads)
+
+    def _estimate(self) -> None:
+        """Says what memory and time a run takes that makes many steps without gradients, in one process."""
+        cfg, session, totals = self.cfg, self.session, self.totals
+        together = session.processes.world > 1 or session.shards > 1
+        if cfg.optimizer.replays and not together and cfg.steps - totals.made >= LEAST:
+            from zo.run.fit import measured
+
+            times = {kind: of[-TIMED:] for kind, of in totals.times.items()}
+            self.progress.say(measured(cfg, session, times, totals.made))
+
+    def _say_of_rounding(self, step: int, share: float | None) -> None:
         """Says once that less than half of a step is left after rounding, and what keeps it."""
-        params = session.assembly.params
+        params = self.session.assembly.params
         if share is None or self.rounds:
             return
         if notice := rounding_notice(share, params.rounding, params.like[0].dtype):
@@ -78,107 +298,6 @@ class Journal:
                 f"step {step}: {notice}; precision=fp32 keeps all of it, precision.noise=philox"
                 " precision.rounding=stochastic its mean, and precision.rounding=compensated the rest for the next step"
             )
-
-
-def train(cfg: RunConfig, session: Session, journal: Journal, totals: Totals) -> Summary:
-    """Steps and evaluates until the steps, the patience or the numbers run out.
-
-    Returns:
-        The run's summary.
-
-    Raises:
-        Interrupted: If a signal asked to stop; the journal has what was made.
-        ModelError: If the restore policy cannot displace the model.
-        ProcessLostError: If another process ended; the journal has what was made.
-        WeightsDifferError: If the weights of the processes differ.
-    """
-    best, ending = totals.best, ending_of(cfg, totals)
-    first = totals.made + 1 if cfg.steps else 0  # without steps: one evaluation, at 0
-    for step in range(first, cfg.steps + 1):
-        if ending is not None:
-            break
-        row: Row = {"step": step}
-        try:
-            if step > 0:
-                indices = batch_indices(len(session.train), cfg.batch_size, cfg.seed, step - 1)
-                examples = [session.train[i] for i in indices]
-                if journal.rewards is not None:
-                    journal.rewards.scorer.begin(step, cfg.steps)
-                session.assembly.optimizer.watches_rounding = evaluates(cfg, step)
-                row |= _step(session, examples, journal.progress if step == 1 else None)
-                if journal.rewards is not None:
-                    measured = row[LOSSES][: row["train/forwards"]]
-                    row |= journal.rewards.of_step(step, measured)
-                journal.say_of_rounding(step, session, row.get("optim/survives"))
-                journal.watch.after_step(session.assembly.optimizer)
-                row["train/forwards"] += totals.forwards
-            if evaluates(cfg, step):
-                row |= _evaluate(cfg, session, best, step, journal)
-        except RestoreError as error:
-            raise ModelError(error.in_suite) from None
-        except OffloadRefused as error:
-            raise ModelError(f"model.offload={cfg.model.offload}: {error}") from None
-        except NonFiniteError as error:
-            what = f"{error.what} is {error.value} at step {step}"
-            ending = {
-                "run/status": "collapsed",
-                "run/stop_reason": "non_finite",
-                "run/collapse_step": step,
-                "run/collapse_what": what,
-            }
-            journal.progress.say(f"{what}: collapsed")
-        if len(row) > 1:
-            totals.see(row)
-            if totals.tied == TIED:
-                journal.progress.say(f"step {step}: {NOTHING_MOVES}")
-            if journal.log is not None:
-                journal.log.write(step, {k: v for k, v in row.items() if k != "step"})
-        if ending is None:
-            ending = ending_of(cfg, totals)
-            if step > 0:
-                if step == first + TIMED - 1:
-                    _estimate(cfg, session, totals, journal)
-                _keep(cfg, session, best, journal)
-                journal.progress.advance(row["train/loss"], best.shown)
-            journal.requests.heed()
-    method = session.assembly.method
-    return {
-        **(ending or {"run/status": "finished", "run/stop_reason": "steps"}),
-        "run/forwards_per_step": cfg.optimizer.forwards_per_step,
-        **best.summary(session.validation, session.test, cfg.task.select_by),
-        **predictions.figures(best, session),
-        **totals.summary(),
-        "mem/peak_gib": max(totals.peak_gib, memory.peak_gib(session.assembly.device)),
-        "mem/state_mib": method.state_bytes() / 2**20 if method else 0.0,
-    }
-
-
-def _estimate(cfg: RunConfig, session: Session, totals: Totals, journal: Journal) -> None:
-    """Says what memory and time a run takes that makes many steps without gradients, in one process."""
-    together = session.processes.world > 1 or session.shards > 1
-    if cfg.optimizer.replays and not together and cfg.steps - totals.made >= LEAST:
-        from zo.run.fit import measured
-
-        times = {kind: of[-TIMED:] for kind, of in totals.times.items()}
-        journal.progress.say(measured(cfg, session, times, totals.made))
-
-
-def _keep(cfg: RunConfig, session: Session, best: Best, journal: Journal) -> None:
-    """Writes a checkpoint after a step if one is due, or if the run is to stop and its steps cannot be replayed.
-
-    Process 0 writes. The others take part where the tensors are sharded.
-    """
-    optimizer, every = session.assembly.optimizer, cfg.checkpoint.full_every
-    step = optimizer.step_index
-    due = every is not None and step % every == 0 and step < cfg.steps
-    keeps_best = cfg.checkpoint.keeps_best(cfg.optimizer)
-    due |= keeps_best and step == best.step
-    due |= bool(journal.requests.received) and not cfg.optimizer.replays
-    if due:
-        if journal.log is not None:
-            journal.log.sync()
-        directory, keep = journal.directory, best.step if keeps_best else None
-        checkpoint.save(directory, optimizer, keep, session.processes.leads)
 
 
 def _step(session: Session, examples: list[Encoded], progress: Progress | None = None) -> Row:
@@ -246,69 +365,43 @@ def _drift(session: Session) -> float:
     return math.sqrt(whole + math.fsum(x for (x,) in session.processes.exchange(parts)))
 
 
-def _evaluate(cfg: RunConfig, session: Session, best: Best, step: int, journal: Journal) -> Row:
-    """Scores the validation split, and the test split if that is a new best."""
-    start = time.perf_counter()
-    assembly = session.assembly
-    stops = cfg.optimizer.replays  # otherwise the step is lost unless a checkpoint follows
-    bad = non_finite(assembly.params)
-    if assembly.params.shards:  # each process sees its own part
-        bad = next(filter(None, session.processes.exchange(bad)), None)
-    if bad is not None:
-        raise NonFiniteError(step, f"parameter {bad[0]}", bad[1])
+def _take_over(cfg: RunConfig, rows: list[Row], source: Path, directory: Path) -> None:
+    """Copies what another run has of its first steps; the rows last, which say that they are made."""
+    for name in (predictions.TABLE, TEXTS):
+        with suppress(FileNotFoundError):  # the task's kind has one of them, or none
+            shutil.copyfile(source / name, directory / name)
+    if cfg.checkpoint.keeps_best(cfg.optimizer) and not cfg.optimizer.replays:
+        checkpoint.copy(source, directory, Totals.of(rows).best.step)
+    write_rows(directory, rows)
 
-    def score(
-        examples: list[Encoded], split: str, evaluator: Evaluator = session.evaluator
-    ) -> Evaluation:
-        with journal.progress.counting("evaluate", len(examples)) as done:
 
-            def told(count: int) -> None:
-                done(count)
-                if stops:
-                    journal.requests.heed()
+def _find_rows(cfg: RunConfig, directory: Path) -> tuple[list[Row], Path]:
+    """Returns the rows that need not be made again, and the directory of the run that made them.
 
-            found = evaluator.evaluate(examples, cfg.eval_tokens, told)
-        if assembly.params.shards:
-            found = session.processes.exchange(found)[0]
-        if journal.rewards is not None and evaluator is session.scorer:
-            journal.rewards.of_evaluation(step, split)
-        if not math.isfinite(found.loss):
-            raise NonFiniteError(step, f"{split} loss", found.loss)
-        return found
+    Without rows of its own a run takes the most that one beside it has, which differs in steps or patience alone; one
+    that is to be made anew takes none.
+    """
+    losses = cfg.optimizer.losses_per_step if cfg.optimizer.replays else 0
+    rows, source = usable_rows(read_rows(directory), cfg, losses), directory
+    own = Inputs.load(directory)
+    if cfg.resume and not rows and own is not None:
+        for other, inputs, keys in related(directory, own):
+            if keys and keys <= {"steps", "patience"} and inputs.read == own.read:
+                found = usable_rows(_as_configured(cfg, read_rows(other)), cfg, losses)
+                rows, source = max((rows, source), (found, other), key=lambda of: len(of[0]))
+    checkpoint.remove_partial(directory)
+    return rows, source
 
-    val = score(session.validation, "validation")
-    measure = val.measure
-    row: Row = {f"eval/val_{measure.name}": val.value, LOSS: val.loss}
-    row |= {f"eval/val_{name}": value for name, value in val.more.items()}
-    by, said = CHOOSING.get(cfg.task.select_by or "", measure), ""
-    chosen_by = f"eval/val_{by.name}"
-    if by.name == "macro_f1":
-        row[chosen_by] = predictions.macro_f1(val.predictions, session.validation, session)
-        said = f", {by.shown(row[chosen_by])}"
-    if best.step < 0 or by.better(row[chosen_by], best.row[chosen_by]):
-        test = score(session.test, "test")
-        row[f"eval/test_{measure.name}"] = test.value
-        row |= {f"eval/test_{name}": value for name, value in test.more.items()}
-        for split, found in (("test", test), ("val", val)):
-            row[f"best/{split}_predictions"] = characters(found.predictions)
-        row["best/weights"] = assembly.weights_hash()
-        verdict = f"test {measure.shown(test.value)}, the best so far"
-    else:
-        verdict = f"best {by.shown(best.row[chosen_by])} at step {best.step}"
-    if session.also is not None:
-        also = score(session.also.examples, "task.also", session.also.evaluator)
-        row |= {f"eval/also_{also.measure.name}": also.value, "eval/also_loss": also.loss}
-        row |= {f"eval/also_{name}": value for name, value in also.more.items()}
-        verdict += f"; {session.also.name} {also.measure.shown(also.value)}"
-    shown = measure.shown(val.value)
-    journal.progress.say(f"step {step}: validation {shown}{said}, loss {val.loss:.4f}; {verdict}")
-    row["eval/drift"] = _drift(session)
-    if "best/weights" in row and (test.predictions or test.losses):
-        both = {"test": test, "validation": val}
-        answers = {
-            split: (of.predictions, of.probabilities or of.losses) for split, of in both.items()
-        }
-        row["best/predictions"] = predictions.write(journal.directory, answers, session)
-    row["time/eval_s"] = time.perf_counter() - start
-    row["mem/peak_gib"] = memory.peak_gib(assembly.device)
-    return row
+
+def _as_configured(cfg: RunConfig, rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows of a run with other steps or patience as this run would have made them."""
+    totals = Totals()
+    kept: list[Row] = []
+    for row in rows:
+        if ending_of(cfg, totals) is not None:
+            break
+        if not evaluates(cfg, row["step"]):
+            row = {key: of for key, of in row.items() if not key.startswith(OF_EVALUATION)}
+        kept.append(row)
+        totals.see(row)
+    return kept

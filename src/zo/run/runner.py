@@ -29,8 +29,7 @@ from zo.run.logs.tracking import (
     set_status,
 )
 from zo.run.logs.wandb_run import ID, renew_wandb_id
-from zo.run.loop import Journal, train
-from zo.run.resume import resume
+from zo.run.loop import Run
 from zo.run.shared import Shared
 from zo.run.signals import Interrupted, Requests
 from zo.run.store import atomic, checkpoint, lock
@@ -47,7 +46,7 @@ from zo.run.store.directory import (
     write_task,
 )
 from zo.run.store.rows import ATTEMPTS, TRAJECTORY, read_rows, trajectory_of, write_rows
-from zo.run.totals import Summary, Totals
+from zo.run.totals import Summary
 from zo.tasks import TaskError
 from zo.tasks.measures import chosen_by, in_summary
 
@@ -191,36 +190,35 @@ def _make(
         divided = dist_checks.notes(processes, cfg, session)
         for note in [*probe_note(cfg), *notes(cfg), *session.notes, *divided]:
             progress.say(note)
-        rows = resume(cfg, directory, session, progress, requests)
         sharded = bool(assembly.params.shards)
         watch = Watch(processes, None if sharded else cfg.distributed.check_every)
+        run = Run(cfg, directory, session, progress, requests, watch)
+        rows = run.resume()
         if processes.world > 1 and not sharded and cfg.steps:
             watch.compare(assembly.optimizer)
-        totals = Totals.of(rows)
         if assembly.freezes:
             from zo.run.reuse import begin_reuse
 
             if (line := begin_reuse(cfg, session)) is not None:
                 progress.say(line)
-        journal = Journal(directory, progress, requests, watch)
         if not isinstance(session.scorer, CandidateScorer):
             from zo.run.logs.rewards import RewardLog, TextLog
 
-            texts = TextLog(directory, totals.made) if processes.leads else None
-            journal.rewards = RewardLog(session.scorer, processes, texts, progress.say)
+            texts = TextLog(directory, run.totals.made) if processes.leads else None
+            run.rewards = RewardLog(session.scorer, processes, texts, progress.say)
         if not processes.leads:
-            return train(cfg, session, journal, totals)
+            return run.train()
         started = provenance.provenance(assembly.device) | {"parameters": assembly.params.numel}
         note_attempt(directory, len(rows), started)
-        journal.log = log = RunLog(cfg, directory, rows, start.shared)
-        predictions.restore(directory, totals.best, session)
+        run.log = log = RunLog(cfg, directory, rows, start.shared)
+        predictions.restore(directory, run.totals.best, session)
         try:
-            summary = train(cfg, session, journal, totals)
+            summary = run.train()
             log.sync()
         except BaseException:
             log.abandon()
             raise
-    if cfg.optimizer.replays and totals.made:
+    if cfg.optimizer.replays and run.totals.made:
         atomic.replace(directory / TRAJECTORY, trajectory_of(directory).encode())
     log.finish(summary)
     _remove_checkpoints(cfg, directory, summary)
