@@ -65,7 +65,7 @@ def conversations(
     for column in columns:
         rows.require(column, key)
     cells = map(rows.values, columns)
-    return [_joined(of, row, key) for row, *of in zip(rows.numbers.tolist(), *cells, strict=True)]
+    return [_joined(of, row, key) for row, *of in zip(rows.indices.tolist(), *cells, strict=True)]
 
 
 def tools_of(rows: Rows) -> list[Any]:
@@ -75,7 +75,7 @@ def tools_of(rows: Rows) -> list[Any]:
         TaskError: If a row has something else; names the row.
     """
     found = []
-    for row, cell in zip(rows.numbers.tolist(), rows.values(TOOLS), strict=True):
+    for row, cell in zip(rows.indices.tolist(), rows.values(TOOLS), strict=True):
         with suppress(ValueError):
             cell = json.loads(cell) if isinstance(cell, str) and cell.strip() else cell or None
         if cell is not None and not isinstance(cell, list):

@@ -246,7 +246,7 @@ def _examples(
 ) -> list[Example]:
     """Returns the examples of some rows."""
     chosen = rows.select(indices)
-    places = chosen.numbers.tolist()
+    places = chosen.indices.tolist()
     extra = {c: k for k in EXTRA if (c := getattr(task, k)) is not None}
     if task.kind == "classification":
         extra[str(task.label)] = "label"

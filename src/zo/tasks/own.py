@@ -284,6 +284,6 @@ def _duplicates(rows: Rows) -> list[str]:
                 first = next(i for i, value in enumerate(values) if counts[value] > 1)
                 return [
                     f"task.path: {copies} rows repeat the {column} of another row (the first is {values[first]} in row"
-                    f" {rows.numbers[first]}, counted from 0); all are used, so remove copies from the file"
+                    f" {rows.indices[first]}, counted from 0); all are used, so remove copies from the file"
                 ]
     return []

@@ -77,7 +77,7 @@ class Rows:
 
     Attributes:
         names: Of the columns.
-        numbers: Of the rows in their file, from 0.
+        indices: Of the rows in their file, from 0.
         cells: Function from a column's name and row numbers to the values.
         classes: Column of class numbers -> names of the classes, if the data have them.
         notes: Sentences about the file.
@@ -87,7 +87,7 @@ class Rows:
     """
 
     names: Sequence[str]
-    numbers: np.ndarray
+    indices: np.ndarray
     cells: Callable[[str, np.ndarray], list[Any]]
     classes: Mapping[str, list[str]] = field(default_factory=dict)
     notes: Sequence[str] = ()
@@ -96,11 +96,11 @@ class Rows:
     parts: Sequence[Rows] = ()
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.indices)
 
     def select(self, indices: np.ndarray) -> Rows:
         """Returns some of the rows."""
-        return replace(self, numbers=self.numbers[indices])
+        return replace(self, indices=self.indices[indices])
 
     def with_classes_of(self, other: Rows) -> Rows:
         """Returns the rows with the class numbers, or else the class names, of other rows.
@@ -154,7 +154,7 @@ class Rows:
     def values(self, column: str) -> list[Any]:
         """Returns the values of a column or of a part of it; None for rows without the part."""
         name, parts = self._place(column)
-        found = self.cells(name or column, self.numbers)
+        found = self.cells(name or column, self.indices)
         for part in parts:
             found = [of.get(part) if isinstance(of, Mapping) else None for of in found]
         return found
