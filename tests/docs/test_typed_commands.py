@@ -27,7 +27,7 @@ NOT_RUN = {
     r"model=(opt|mistral)|sweep=(table|figure)|task=(sst2|\$task)|model.path=weights/$": "a hub",
     r"^(hf|wandb) ": "a hub",
     r"launcher=|SLURM|^(sinfo|sbatch) |slurm": "SLURM",
-    r"stage=|compare_tune|sweep=compare": "hours of runs, which these commands begin or read",
+    r"stage=|compare_tune|compare_smollm2|sweep=compare": "hours of runs, which these commands begin or read",
     r"\b(ablation|mine)\b": "files that the page adds, run by tests/launch/test_own_sweep.py",
     r"^make ": "its targets exist: the same as `zo`, or what builds and tests the project",
     r"^(git|pip|apt-get|export|cd|tar) |^\. |^zo dashboard": "another program, or its server",
