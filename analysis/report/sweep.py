@@ -40,6 +40,7 @@ SEEDS = "Accuracies: mean ± sample standard deviation over the n finished seeds
 LACKING = "chosen without the runs that have not finished"
 BASE = "mezo"
 BEST = "→ "
+MARKED = f"{BEST}the method's best setting on validation."
 NAMES = {"optimizer": "method", "val_mean": "val_accuracy", "test_mean": "test_accuracy"}
 """Column of `over_seeds` -> column of the tables."""
 NUMBERS = (
@@ -108,10 +109,9 @@ def method_frame(cells: pd.DataFrame) -> pd.DataFrame:
 
 def grid_frame(cells: pd.DataFrame) -> pd.DataFrame:
     """Every run of one sweep in numbers: one row per method, setting, learning rate and seed."""
-    there = shown(cells).drop(columns=["method", "variant"])
     names = {"optimizer": "method", "words": "variant", "made_steps": "last_step"}
-    frame = there.rename(columns=names)
-    frame = frame.assign(lr=frame["lr"].where(~frame["method"].isin(UNTRAINED)))
+    frame = shown(cells).drop(columns=["method", "variant"]).rename(columns=names)
+    frame["lr"] = frame["lr"].where(~frame["method"].isin(UNTRAINED))
     return frame[["method", *_differing(frame), *GRID, "measure"]].convert_dtypes()
 
 
@@ -157,15 +157,11 @@ def method_table(cells: pd.DataFrame, frame: pd.DataFrame, frames: Frames, name:
         }
     records = frame.to_dict("records")
     return Table.of(
-        f"{_sweep(cells)}: every method at its best learning rate",
+        f"{cells['sweep'].iloc[0]}: every method at its best learning rate",
         records,
         columns,
         names=1 + len(_differing(frame)),
-        caption=[
-            *_caption(cells, frames, frame),
-            *[f"{BEST}the method's best setting on validation."] * settings,
-            *notes(cells, frames),
-        ],
+        caption=[*_caption(cells, frames, frame), *[MARKED] * settings, *notes(cells, frames)],
         facets=frame[["model", "task", "precision", "method"]].to_dict("records"),
         name=name,
     )
@@ -183,12 +179,11 @@ def grid_table(cells: pd.DataFrame, frame: pd.DataFrame) -> Table:
         "status": _became,
     }
     said = "→ is the chosen learning rate, * a collapsed run, – one that has not finished."
-    title, names = f"{_sweep(cells)}: every learning rate tried", 1 + len(_differing(frame))
+    title, names = (
+        f"{cells['sweep'].iloc[0]}: every learning rate tried",
+        1 + len(_differing(frame)),
+    )
     return Table.of(title, frame.to_dict("records"), columns, names=names, caption=[said])
-
-
-def _sweep(cells: pd.DataFrame) -> str:
-    return str(cells["sweep"].iloc[0])
 
 
 def _runs(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
@@ -327,7 +322,7 @@ def _caption(cells: pd.DataFrame, frames: Frames, frame: pd.DataFrame) -> Iterat
             yield f"task.select_by={name}: in place of validation accuracy it chooses rates, settings and steps."
     if frame["seeds"].max() > 1:
         yield SEEDS
-    yield foot(f"{len(runs)} runs of {_sweep(cells)}", runs)
+    yield foot(f"{len(runs)} runs of {cells['sweep'].iloc[0]}", runs)
     if there["device"].nunique() > 1:
         yield "The runs come from different devices: times per step do not compare."
     if frames.unidentified:

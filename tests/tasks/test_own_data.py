@@ -314,6 +314,15 @@ def test_a_new_files_labels_are_the_runs_by_name_or_are_refused(
             assert example.fields["text"].startswith(task.words[example.label].strip())
 
 
+def test_names_of_classes_that_a_run_on_numbers_does_not_know_are_said(tmp_path):
+    (tmp_path / "x.csv").write_text(table(",", ("a", "0"), ("b", "1")))
+    classes(tmp_path / "new.parquet", ["bad", "good"] * 6, ["bad", "good"])
+    found = load_file(complete(own(tmp_path / "x.csv"))[0], tmp_path / "new.parquet")
+    assert found.notes[0].endswith(
+        "its classes bad, good are taken in this order for the run's 0, 1"
+    )
+
+
 @pytest.mark.parametrize("files", [("train", "test"), ("part-0", "part-1")])
 def test_names_of_classes_beside_numbers_are_refused_unless_the_numbers_are_declared(
     files, tmp_path
