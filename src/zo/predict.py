@@ -2,10 +2,14 @@
 
     zo predict out/bszo-0123456789ab reviews.csv --out predicted.csv
     zo predict weights/ reviews.csv
+    zo predict out/bszo-0123456789ab --rest 2000 --without 1
 
 The model is that of a run's step, or what zo export wrote: weights or an adapter. Prompt, candidates,
 precision and quantised base are those of the run's evaluations. The file is csv, tsv, json, jsonl or parquet and has
 the columns of the run's task. If it has labels, accuracy, F1 and the confusion matrix are printed, too.
+
+--rest takes rows of the task's own training split that neither trained nor evaluated the run; --without 1 also leaves
+out those of runs with task.train_set_seed=1, by which a rate was tuned, say.
 
 The probability is that of the predicted label: the softmax over the candidates' scores.
 """
@@ -28,7 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "source", type=Path, metavar="RUN_OR_MODEL", help="a run's directory, or an exported one"
     )
-    parser.add_argument("file", type=Path, help="rows to predict; labels may be missing")
+    words = "rows to predict; labels may be missing"
+    parser.add_argument("file", type=Path, nargs="?", help=words)
+    words = "rows of the task that the run did not see, instead of a file"
+    parser.add_argument("--rest", type=int, default=0, metavar="N", help=words)
+    words = "values of task.train_set_seed whose rows are left out of these, too"
+    parser.add_argument("--without", type=int, nargs="+", default=[], metavar="SEED", help=words)
     parser.add_argument("--out", type=Path, metavar="FILE", help="instead of standard output")
     parser.add_argument("--step", default="best", help="of a run: a number, best (default) or last")
     parser.add_argument(

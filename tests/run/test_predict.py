@@ -117,7 +117,7 @@ def test_predictions_on_the_test_file_are_the_runs(own_csv, tmp_path, capsys, ov
 
 @pytest.mark.process
 def test_labels_are_not_needed_and_do_not_change_predictions(own_csv, tmp_path, capsys):
-    cfg = own_run(own_csv, tmp_path / "out")
+    cfg = own_run(own_csv, tmp_path / "out", "task.train_size=48", "task.validation_size=16")
     run(cfg)
     file = write_test_file(cfg, tmp_path / "test.csv", labelled=False)
     out = tmp_path / "predicted.csv"
@@ -129,6 +129,12 @@ def test_labels_are_not_needed_and_do_not_change_predictions(own_csv, tmp_path, 
     assert predict.main([str(directory_of(cfg)), str(file), "--out", str(out)]) == 0
     assert list(csv.DictReader(out.open())) == rows
     assert capsys.readouterr().out == f"{out}: 48 rows\n"
+    unseen, said = predicted(capsys, directory_of(cfg), "--rest", "3", "--without", "1")
+    used = {row["row"] for row in csv.DictReader((directory_of(cfg) / "predictions.csv").open())}
+    assert not used & {row["row"] for row in unseen}
+    assert "of 3 rows" in said
+    for wrong in ((file, "--rest", "3"), ()):
+        assert refused(capsys, directory_of(cfg), *wrong).startswith("give a file, or --rest N")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tests.tasks.test_bad_data import chat, own
 from tests.tasks.test_paper_tasks import from_yaml
 from zo.tasks import TaskError, load_splits, render, tokenize
 from zo.tasks.checks import check_splits, preview
-from zo.tasks.data import complete, load_file
+from zo.tasks.data import complete, load_file, load_rest
 from zo.tasks.examples import batch_indices
 
 TEXTS = [f"film number {i} was {'good' if i % 2 else 'bad'}" for i in range(20)]
@@ -565,6 +565,21 @@ def test_every_example_comes_once_before_any_comes_twice_in_an_order_of_the_seed
     assert drawn[:10] != drawn[10:]
     assert first != other
     assert first[::-1] == [batch_indices(10, 4, 0, step) for step in reversed(range(5))]
+
+
+def test_the_rest_of_the_data_are_rows_and_texts_that_no_part_of_the_given_runs_had(tmp_path):
+    rows = [*ROWS, *ROWS[:10]]  # ten texts are there twice
+    file = write(tmp_path / "mine.csv", rows)
+    task, _ = complete(own(file, train_size=4, validation_size=2, test_size=2))
+    of_runs = [load_splits(replace(task, train_set_seed=seed)) for seed in (0, 1)]
+    seen = {e.fields["review"] for splits in of_runs for of in vars(splits).values() for e in of}
+    left = [row["review"] for row in rows if row["review"] not in seen]
+    found = load_rest(task, len(left), [1])
+    assert found.answered
+    assert sorted(e.fields["review"] for e in found.examples) == sorted(left)
+    assert load_rest(task, 3, [1]).examples == found.examples[:3]
+    with pytest.raises(TaskError, match=f"--rest 99: {len(left)} rows are left; give at most so"):
+        load_rest(task, 99, [1])
 
 
 def test_rotten_tomatoes_draws_the_same_sentences_everywhere():

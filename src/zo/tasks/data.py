@@ -153,6 +153,29 @@ def load_file(task: TaskConfig, file: Path) -> FileExamples:
     return FileExamples(found, answered, task, rows.notes)
 
 
+def load_rest(task: TaskConfig, count: int, seeds: Sequence[int] = ()) -> FileExamples:
+    """Returns the first rows of `train_split`, in the run's order, that the run did not see in training or evaluation.
+
+    Args:
+        task: Complete.
+        count: How many.
+        seeds: Values of `train_set_seed` of other runs, as tuning runs, whose rows and equal texts are left out, too.
+
+    Raises:
+        TaskError: If there are not so many, or as `load_splits`.
+    """
+    rows, fields = read_split(task, task.train_split), task_columns(task)
+    used = sum(_sizes(task, len(rows)))
+    orders = [_order(replace(task, train_set_seed=s), rows) for s in (task.train_set_seed, *seeds)]
+    every = _examples(task, str(task.train_split), rows, np.arange(len(rows)), fields)
+    texts = [str({**e.fields, str(task.label): None}) for e in every]
+    seen = {texts[i] for order in orders for i in order[:used]}
+    rest = [every[i] for i in orders[0][used:] if texts[i] not in seen]
+    if count > len(rest):
+        raise TaskError(f"--rest {count}: {len(rest)} rows are left; give at most so many")
+    return FileExamples(rest[:count], _answered(task, rows), task, rows.notes)
+
+
 def _with_classes_of_run(task: TaskConfig, rows: Rows) -> Rows:
     """Returns rows whose labels are the run's, by name where the run and the file have names.
 

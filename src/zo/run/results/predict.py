@@ -19,7 +19,7 @@ from zo.run.results import export
 from zo.run.store import atomic
 from zo.run.store.directory import CONFIG, load, task_of
 from zo.tasks import Encoded, TaskConfig, TaskError, tokenize
-from zo.tasks.data import FileExamples, complete, load_file
+from zo.tasks.data import FileExamples, complete, load_file, load_rest
 from zo.tasks.measures import NAMED, best_of
 from zo.tasks.predictions import Confusion, class_names, names_of, table
 
@@ -32,32 +32,39 @@ Added: TypeAlias = dict[str, Sequence[Any]]
 
 def predict(
     source: Path,
-    file: Path,
+    file: Path | None,
     out: Path | None = None,
     step: str = "best",
     model: str | None = None,
     device: str = "auto",
+    rest: int = 0,
+    without: Sequence[int] = (),
 ) -> tuple[str, list[str]]:
     """Returns a file's rows with their predictions as CSV, and what to say of them, one sentence each.
 
     Args:
         source: A run's directory, or one that `zo.export` wrote.
-        file: csv, tsv, json, jsonl or parquet, with the columns of the run's task; labels may be missing.
+        file: csv, tsv, json, jsonl or parquet, with the columns of the run's task; labels may be missing. None: `rest`.
         out: Where the CSV is written, too.
         step: Of a run: a number, `best` or `last`.
         model: Path of the base model, if it is not where it was.
         device: auto, cpu, cuda or cuda:N.
+        rest: So many rows of the task's own data that the run did not see, see `zo.tasks.data.load_rest`.
+        without: Values of `task.train_set_seed` whose rows are left out of them, too.
 
     Raises:
         TaskError, ModelError, DirectoryError, ExportError, TrajectoryError: If that cannot be had.
     """
-    if not file.is_file():
+    if (file is None) == (rest <= 0):
+        raise TaskError("give a file, or --rest N for N rows of the task that the run did not see")
+    if file is not None and not file.is_file():
         raise TaskError(f"{file}: there is no such file; give a csv, tsv, json, jsonl or parquet")
-    if out is not None and (out.resolve() == file.resolve() or not out.parent.is_dir()):
+    if out and ((file and out.resolve() == file.resolve()) or not out.parent.is_dir()):
         raise TaskError(f"--out {out}: must be a file in a directory that is there, and not {file}")
     is_run = (source / CONFIG).exists()
     cfg, task = _of_run(source) if is_run else _of_export(source)
-    read = load_file(task, file)  # before a model is loaded, which takes longer
+    # before a model is loaded, which takes longer
+    read = load_file(task, file) if file else load_rest(task, rest, without)
     if is_run:
         loaded = export.reach(source, step, model, device).assembly.loaded
     else:
