@@ -94,6 +94,7 @@ VERDICTS = [
         8,
         ["logits at most 4.94", "it would with eval_tokens=2048"],
     ),
+    ("model=opt-13b precision=bf16 model.offload=cpu", 8, ["(weights 1.26, "]),  # two blocks
     ("model=opt-1.3b optimizer=adam", 24, ["plus stored activations, not counted"]),
 ]
 

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import os
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 from weakref import WeakSet
@@ -19,14 +20,18 @@ from tests.support import accelerator
 from tests.support.pairwise import rotated
 from tests.support.quadratic import DTYPES, Interrupted, same
 from tests.support.tiny_models import MODELS, opt
-from tests.weights.test_streamed import as_it_was
+from tests.weights.test_streamed import Z, as_it_was
 from zo.noise import NOISES
 from zo.optim import OPTIMIZERS
-from zo.weights.offload import backing_store, pool
+from zo.weights import scratch
+from zo.weights.executor import Executor
+from zo.weights.offload import backing_store
 from zo.weights.offload.backing_store import OnDisk, WeightsFile
+from zo.weights.offload.transfer_stream import TransferStream
 from zo.weights.offloaded import OffloadError
 from zo.weights.restore import RestoreError
 from zo.weights.scratch import Scratch
+from zo.weights.space import ParameterSpace
 
 IDS = torch.arange(20).reshape(2, 10) + 5
 TRAINING = {n: m for n, m in OPTIMIZERS.items() if m.config.replays}
@@ -133,21 +138,22 @@ def test_a_methods_state_is_small(method):
 def test_an_accelerator_holds_two_modules(tmp_path, where, monkeypatch):
     """Counted whenever one of eight layers of one size computes; beside them its activations and the noise."""
     accelerator.register()
-    held, counts = WeakSet[Scratch](), []
+    held, sizes = WeakSet[Scratch](), []
 
     class Counted(Scratch):
         def __init__(self, size: int, device: torch.device):
             super().__init__(size, device)
-            held.add(self)
+            if device.type == accelerator.NAME:
+                held.add(self)
 
-    monkeypatch.setattr(pool, "Scratch", Counted)
+    monkeypatch.setattr(scratch, "Scratch", Counted)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layers, x = [nn.Linear(64, 64, bias=False) for _ in range(8)], torch.randn(3, 64)
     model, found = nn.Sequential(*layers), []
     twin = copy.deepcopy(model)
     for layer in layers:
-        layer.register_forward_hook(lambda *_: counts.append(len(held)))
+        layer.register_forward_hook(lambda *_: sizes.append(sum(len(s.memory) for s in held)))
     zo.offload(model, where, device="pretend:0", directory=tmp_path)
     for of, given in ((twin, x), (model, x.to("pretend:0"))):
         settings = {"noise": "torch", "check_closure": False, "prior_std": 1.0}
@@ -155,9 +161,25 @@ def test_an_accelerator_holds_two_modules(tmp_path, where, monkeypatch):
         losses = [optimizer.step(lambda of=of, x=given: of(x).square().mean()) for _ in range(3)]
         found.append([losses, of.state_dict()])
     assert same(*found)
-    assert len(counts) == 3 * 3 * 8
-    assert max(counts) == 2
-    assert {len(scratch.memory) for scratch in held} == {64 * 64 * 4}
+    assert sizes == [2 * 64 * 64 * 4] * (3 * 3 * 8)
+
+
+@torch.no_grad()
+def test_a_block_comes_by_one_transfer_and_its_layer_alone_where_that_is_called(
+    tmp_path, monkeypatch
+):
+    """The second pass calls a block's layer by itself, twice, between the blocks that were prefetched."""
+    twin = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(3))
+    blocks, x, works = copy.deepcopy(twin), torch.randn(2, 4), []
+    own = TransferStream.submit
+    monkeypatch.setattr(TransferStream, "submit", lambda *of: works.append(of) or own(*of))
+    with zo.offload(blocks, "disk", device="cpu", directory=tmp_path) as offload:
+        assert offload.budget == 2 * 2 * (64 + 64)
+        assert torch.equal(blocks[2](blocks[1](blocks[0](x))), twin[2](twin[1](twin[0](x))))
+        assert len(works) == 3
+        for of in (0, 0):
+            found, expected = (m[2](m[1][of](m[0](m[1][of](x)))) for m in (blocks, twin))
+            assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("method", ["lozo_m", "sparse_mezo", "zo_muon", "tezo"])
@@ -327,6 +349,43 @@ def test_an_exception_at_any_depth_leaves_model_and_weights_as_they_were(tmp_pat
     for _ in range(2):
         steps = [o.step(lambda m=m: loss_of(m)) for o, m in zip(optimizers, models, strict=True)]
         assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+@torch.no_grad()
+def test_the_probe_after_an_interrupt_at_any_line_finds_the_model_as_it_was(tmp_path, where):
+    """Every seventh line of the room, of two probes through two blocks."""
+    blocks, x = nn.ModuleList(nn.Sequential(nn.Linear(4, 4)) for _ in range(2)), torch.ones(2, 4)
+    if where == "disk":
+        zo.offload(blocks, "disk", device="cpu", directory=tmp_path)
+    space, lines, last = ParameterSpace.of(blocks, "streamed", noise="philox"), 0, 0
+    loss = Executor.of(lambda: blocks[1](blocks[0](x)).sum())
+
+    def traced(frame, event, _):
+        nonlocal lines
+        if "/zo/weights/" not in frame.f_code.co_filename:
+            return None
+        lines += event == "line"
+        if lines == last:
+            raise Interrupted
+        return traced
+
+    def probe(at: int) -> list[float]:
+        nonlocal lines, last
+        lines, last, before = 0, at, sys.gettrace()
+        sys.settrace(traced if at else None)
+        try:
+            return space.measure(loss, [[[(0.5, Z[0])], [(-0.5, Z[0])]]])
+        finally:
+            sys.settrace(before)
+
+    expected, before = probe(0), as_it_was(blocks)
+    probe(-1)
+    for at in range(1, lines, 7):
+        with pytest.raises(Interrupted):
+            probe(at)
+        assert probe(0) == expected
+        assert as_it_was(blocks) == before
 
 
 def removed(path: Path) -> None:

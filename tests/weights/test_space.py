@@ -1,5 +1,8 @@
 """Weights move by exactly the terms asked for, each storage once, whatever they are made of."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -146,3 +149,12 @@ def test_tensors_without_values_are_stepped_over(name, noise, restore):
         return [*model[:2].parameters()]
 
     assert same(trained((0,), (0, 4), (4, 0), (2, 0, 3)), trained())
+
+
+@pytest.mark.parametrize("restore", ["streamed", "factors"])
+def test_layers_are_freed_with_their_space(restore):
+    model = nn.Sequential(nn.Linear(3, 3))
+    space, seen = ParameterSpace.of(model, restore), weakref.ref(model[0])
+    del model, space
+    gc.collect()
+    assert seen() is None

@@ -168,6 +168,25 @@ def test_a_weight_that_is_read_past_its_module_is_refused_by_name():
     assert {type(p) for p in model.parameters()} == {nn.Parameter}
 
 
+READS = {
+    "compares": lambda p: torch.equal(p, p),
+    "in a list": lambda p: torch.cat([torch.ones(5), p]),
+    "writes": lambda p: setattr(p, "data", torch.ones(5)),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_every_read_during_a_probe_names_the_weight_and_its_metadata_are_free(read):
+    model = nn.Sequential(nn.Linear(3, 5))
+    space, bias = ParameterSpace.of(model, "streamed"), model[0].bias
+    with space.policy.excursion() as probe:
+        probe.to([(0.5, Z[0])])
+        bias.grad, bias.requires_grad = None, bias.requires_grad
+        assert bias.shape == (5,)
+        with pytest.raises(RestoreError, match=r"0\.bias is read outside of the call"):
+            READS[read](bias)
+
+
 class Keeping(nn.Module):
     """Keeps a view of its weight for later."""
 
@@ -234,7 +253,7 @@ def test_a_block_is_displaced_by_one_pass_and_what_is_called_outside_of_it_by_it
 
 @torch.no_grad()
 def test_a_layer_that_is_called_by_itself_later_is_displaced_then():
-    """The first probe sees only blocks' calls, and the second one is measured again when the layer is called."""
+    """The first probe sees only blocks' calls."""
 
     def losses(restore: str) -> list[float]:
         torch.manual_seed(0)

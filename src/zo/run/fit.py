@@ -67,10 +67,11 @@ BY_HAND = (
 
 
 class Sizes(NamedTuple):
-    """Numbers of a model: its weights, those of its largest tensor, its width and its vocabulary."""
+    """Numbers of a model: its weights, those of its largest tensor and block, its width and its vocabulary."""
 
     total: int
     largest: int
+    block: int
     hidden: int
     vocabulary: int
 
@@ -94,10 +95,11 @@ def sizes_of(cfg: RunConfig) -> Sizes:
     if (key := repr(model)) not in _SIZES:
         found = random_weights(model, torch.float32, torch.device("meta")).model
         counts = [p.numel() for p in found.parameters()]
+        lists = [module for module in found.modules() if isinstance(module, torch.nn.ModuleList)]
+        blocks = [sum(p.numel() for p in block.parameters()) for of in lists for block in of]
         text = found.config.get_text_config()
-        _SIZES[key] = Sizes(
-            sum(counts), max(counts), getattr(text, "hidden_size", 0), text.vocab_size
-        )
+        width, vocabulary = getattr(text, "hidden_size", 0), text.vocab_size
+        _SIZES[key] = Sizes(sum(counts), max(counts), max(blocks, default=0), width, vocabulary)
     return _SIZES[key]
 
 
@@ -133,7 +135,7 @@ def formula_ms(cfg: RunConfig) -> float | None:
 
 def needed_gb(cfg: RunConfig) -> dict[str, float]:
     """Returns GB of the parts of a run's memory, but for activations; logits are the most that there can be."""
-    (total, largest, _, vocabulary) = sizes_of(cfg)
+    (total, largest, block, _, vocabulary) = sizes_of(cfg)
     size = getattr(torch, cfg.precision.dtype).itemsize
     parts = step_gb(cfg.optimizer, size, (total, largest))
     if RESTORE_POLICIES[cfg.precision.restore].copies:
@@ -143,7 +145,7 @@ def needed_gb(cfg: RunConfig) -> dict[str, float]:
     if (form := cfg.model.quantization) is not None:
         parts["weights"] = ((total - largest) * STORED[form] + largest * size) / 1e9
     if cfg.model.offload is not None:
-        parts["weights"] = 2 * largest * size / 1e9
+        parts["weights"] = 2 * max(largest, block) * size / 1e9
     if cfg.objective.of(cfg.task) in ("lm", "completion") and cfg.task.kind == "completion":
         tokens = max(cfg.eval_tokens, cfg.batch_size * cfg.task.max_length)
         each = size + (4 if cfg.precision.loss == "float32" else size)

@@ -36,8 +36,8 @@ def offloaded(
     by: Offload, model: nn.Module, values: Sequence[tuple[nn.Parameter, Tensor]]
 ) -> list[Any]:
     """Replaces the values of a model's parameters; returns the parameters, new objects for those on the meta device."""
-    reading = staticmethod(by.before_reading)
-    kind = type("Offloaded", (OffloadedParameter,), {"offload": by, "before_reading": reading})
+    kind = OffloadedParameter.of(by.before_reading)
+    kind.offload = by
     made: dict[nn.Parameter, nn.Parameter] = {}
     for p, of in values:
         if p.is_meta:

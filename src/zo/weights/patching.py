@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MethodType
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -17,31 +17,39 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from zo.weights.scratch import Scratch, views_stay, without_views
-
-_Guard = TypeVar("_Guard", bound=nn.Parameter)
+_Guard = TypeVar("_Guard", bound="GuardedParameter")
 
 METADATA = {
     "shape", "dtype", "device", "layout", "requires_grad", "grad", "is_leaf", "grad_fn", "ndim", "itemsize", "nbytes",
     "is_meta", "is_cuda", "is_cpu", "is_xpu", "is_mps", "is_mkldnn", "is_sparse", "is_quantized", "is_nested", "names",
     "size", "dim", "numel", "nelement", "stride", "storage_offset", "element_size", "is_floating_point", "is_complex",
     "is_contiguous", "is_pinned", "is_shared", "is_inference", "get_device", "data_ptr", "untyped_storage",
-    "requires_grad_", "register_hook", "_version", "_backward_hooks", "output_nr", "__len__", "__hash__",
+    "requires_grad_", "register_hook", "_version", "_backward_hooks", "output_nr", "__len__", "__hash__", "is_conj",
+    "is_neg", "is_signed", "is_same_size", "retains_grad", "_is_view",
 }  # fmt: skip
 """Attributes and functions of a tensor that do not read its values."""
 
 
 class GuardedParameter(nn.Parameter):
-    """A parameter that is brought up to date before it is read.
+    """A parameter that is brought up to date before it is read, or that refuses to be read.
 
     Each policy and each offload makes its own subclass, so that no parameter carries them into a pickle.
 
     Attributes:
         before_reading: Called before code outside of the layer's own forward reads or writes the values.
+        plain: The class that parameters have without the guard.
+        kinds: Subclasses for parameters of other classes than `nn.Parameter`, see `subclassed`.
     """
 
     before_reading: ClassVar[Callable[[Tensor], None]]
     plain: ClassVar[type[nn.Parameter]] = nn.Parameter
+    kinds: ClassVar[dict[type[Tensor], Any]]
+
+    @classmethod
+    def of(cls: type[_Guard], before_reading: Callable[[Tensor], None]) -> type[_Guard]:
+        """Returns the class of the parameters of one policy or offload."""
+        own = {"before_reading": staticmethod(before_reading), "kinds": {}}
+        return type(cls.__name__, (cls,), own)
 
     @classmethod
     def __torch_function__(
@@ -49,7 +57,7 @@ class GuardedParameter(nn.Parameter):
     ) -> Any:
         """Calls the function once the values are up to date."""
         name, of = getattr(function, "__name__", ""), getattr(function, "__self__", None)
-        attribute = getattr(of, "__name__", "") if name == "__get__" else name
+        attribute = getattr(of, "__name__", "") if name in ("__get__", "__set__") else name
         # No `with DisableTorchFunctionSubclass()`, at whose end Ctrl-C would leave it disabled.
         disabled = torch._C._disabled_torch_function_impl
         if attribute not in METADATA:
@@ -80,11 +88,6 @@ class FactoredParameter(GuardedParameter):
     """W of θ = W + A Vᵀ."""
 
 
-def factored(before_reading: Callable[[Tensor], None]) -> type[FactoredParameter]:
-    """Returns the class of one policy's parameters."""
-    return type("Factored", (FactoredParameter,), {"before_reading": staticmethod(before_reading)})
-
-
 class ReplacedForward(functools.partial):  # type: ignore[type-arg]
     """Replaces a layer's own forward. A deep copy of the layer has the own one again.
 
@@ -103,23 +106,26 @@ class ReplacedForward(functools.partial):  # type: ignore[type-arg]
 
     @classmethod
     def of(cls, module: nn.Module, forward: Callable[..., Any]) -> ReplacedForward:
-        """Returns the replacement of the layer's current forward; `put` installs it."""
+        """Returns the replacement of a layer's forward; `put` installs it."""
         made = cls(forward)
-        made.module, made.plain = module, module.__dict__.get("forward")
+        made.module, made.plain = module, None
         return made
 
     def put(self) -> ReplacedForward:
-        """Installs the replacement."""
-        self.module.__dict__["forward"] = self
+        """Installs the replacement of the layer's current forward."""
+        own = self.module.__dict__
+        if (current := own.get("forward")) is not self:
+            self.plain, own["forward"] = current, self
         return self
 
     def take_back(self) -> None:
         """Restores the layer's own forward, unless another one has replaced this one."""
-        if self.module.__dict__.get("forward") is self:
+        own = self.module.__dict__
+        if own.get("forward") is self:
             if self.plain is None:
-                del self.module.__dict__["forward"]
+                del own["forward"]
             else:
-                self.module.__dict__["forward"] = self.plain
+                own["forward"] = self.plain
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
         """Returns the forward of the copied layer, bound to it."""
@@ -153,58 +159,7 @@ def replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]
             forward.take_back()
 
 
-class SwappedCalls:
-    """Calls modules with other tensors in place of their parameters.
-
-    Attributes:
-        tensors: The other tensors by position, while a module computes with them.
-    """
-
-    def __init__(self) -> None:
-        self.tensors: dict[int, Tensor] = {}
-
-    def call(
-        self,
-        entries: Sequence[tuple[dict[str, Any], str, int]],
-        forward: Callable[[], Any],
-        tensor_of: Callable[[int], Tensor],
-        views_before: Mapping[Scratch, int],
-    ) -> Any:
-        """Returns a module's output, with copies in place of views of the swapped tensors.
-
-        Args:
-            entries: The parameters: the dictionary that each is in, its name there, and its position.
-            forward: Computes its output.
-            tensor_of: Returns the other tensor of a position; it is asked unless a caller of the module has swapped it.
-            views_before: The scratch memory of the tensors, and its `views` before they were made.
-
-        Raises:
-            ViewStaysError: If the module keeps a view of a tensor.
-        """
-        before, new = [own[name] for own, name, _ in entries], list[int]()
-        try:
-            for own, name, i in entries:
-                if i not in self.tensors:
-                    self.tensors[i] = tensor_of(i)
-                    new.append(i)
-                own[name] = self.tensors[i]
-            output = forward()
-        finally:
-            for (own, name, _), parameter in zip(entries, before, strict=True):
-                own[name] = parameter
-            for i in new:
-                del self.tensors[i]
-        output = without_views(output, views_before)
-        if views_stay(views_before):
-            raise ViewStaysError
-        return output
-
-
 VIEW_STAYS = " keeps a view of its weights after its call, or returns one where it cannot be found"
-
-
-class ViewStaysError(RuntimeError):
-    """A module keeps a view of tensors that were swapped in for its call."""
 
 
 def put_forward(module: nn.Module, forward: Callable[..., Any]) -> None:
@@ -252,15 +207,15 @@ def refuse_scripted(policy: str, owners: ParameterOwners) -> None:
             )
 
 
-@functools.cache
 def subclassed(kind: type[Tensor], guard: type[_Guard]) -> type[_Guard] | None:
     """Returns the guard's subclass for parameters of a class; None for a class that has its own torch functions."""
-    if (
-        nn.Parameter not in kind.__mro__
-        or kind.__torch_function__ != nn.Parameter.__torch_function__
-    ):
+    own = kind.__torch_function__ != nn.Parameter.__torch_function__
+    if own or nn.Parameter not in kind.__mro__:
         return None
-    return guard if kind is nn.Parameter else type(kind.__name__, (guard, kind), {"plain": kind})
+    if kind is not nn.Parameter and kind not in guard.kinds:
+        guard.kinds[kind] = type(kind.__name__, (guard, kind), {"plain": kind})
+    found: type[_Guard] = guard.kinds.get(kind, guard)
+    return found
 
 
 def looks_up(module: nn.Module) -> bool:

@@ -1,16 +1,19 @@
-"""Scratch memory for a module's weights during its call, and detection of views that outlive the call.
+"""Memory for a unit's weights during its call, and detection of views that outlive the call.
 
 Views are detected by the reference count of the memory's storage. The passes over the weights write through a second
 storage of the same memory, so that tensors that they leave alive are not counted: numba's first compilation of a kernel
 keeps an exception whose traceback holds the frames of the pass.
 """
 
+from __future__ import annotations
+
 import gc
 import mmap
-from collections.abc import Iterable, Mapping
+from bisect import insort
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,7 +45,10 @@ class Scratch:
     Attributes:
         memory: What modules compute with.
         written: The same bytes in another storage: what the passes over the weights write to.
+        places: How many views of `memory` are kept for calls; `views` leaves them out.
     """
+
+    places = 0
 
     def __init__(self, size: int, device: torch.device):
         with torch.inference_mode(False):  # else passes outside of it could not write the memory
@@ -65,7 +71,7 @@ class Scratch:
 
     def views(self) -> int:
         """Returns how many tensors share the storage of `memory`."""
-        return torch._C._storage_Use_Count(self._address)
+        return torch._C._storage_Use_Count(self._address) - self.places
 
     def holds(self, t: Tensor) -> bool:
         """Returns whether a tensor is a view of the memory."""
@@ -93,6 +99,73 @@ class Scratch:
         bases = {id(t._base) for t, does in zip(here, in_frames, strict=True) if does}
         alive = sum(not of and id(t) in bases for t, of in zip(here, held, strict=True))
         return self.views() - sum(in_frames) - alive > views
+
+
+class Place(NamedTuple):
+    """Memory that a buffer lends.
+
+    Attributes:
+        buffer: The buffer.
+        scratch: Where it is; other memory than the buffer's own if that had no room.
+        begin: Its first byte.
+        end: Its end.
+    """
+
+    buffer: Buffer
+    scratch: Scratch
+    begin: int
+    end: int
+
+
+class Buffer:
+    """Lends memory of one device, which it allocates when it is needed.
+
+    Args:
+        size: Bytes. What does not fit gets memory of its own.
+        device: Of the memory.
+
+    Attributes:
+        size: As given.
+        taken: First byte and end of each place that is lent, in their order.
+        own: The memory, if there is some.
+        allocated: Called with new memory.
+    """
+
+    allocated: Callable[[Tensor], None] | None = None
+
+    def __init__(self, size: int, device: torch.device):
+        self.size, self._device = size, device
+        self.taken: list[tuple[int, int]] = []
+        self.own: Scratch | None = None
+
+    def free(self, size: int) -> int | None:
+        """Returns the first byte from which so many are free, or None."""
+        at = 0
+        for begin, end in self.taken:
+            if begin - at >= size:
+                break
+            at = end
+        return at if at + size <= self.size else None
+
+    def take(self, size: int) -> Place:
+        """Lends memory."""
+        at = self.free(size)
+        if at is None:
+            return Place(self, self._allocate(size), 0, size)
+        self.own = self.own or self._allocate(self.size)
+        insort(self.taken, (at, at + size))
+        return Place(self, self.own, at, at + size)
+
+    def give_back(self, place: Place) -> None:
+        """Takes memory back."""
+        if place.scratch is self.own and place[2:] in self.taken:
+            self.taken.remove(place[2:])
+
+    def _allocate(self, size: int) -> Scratch:
+        made = Scratch(size, self._device)
+        if self.allocated is not None:
+            self.allocated(made.written)
+        return made
 
 
 def without_views(output: Any, marks: Mapping[Scratch, int]) -> Any:

@@ -1,4 +1,4 @@
-"""Weights in the host's memory or in files, which are on the computing device only while their module is called.
+"""Weights in the host's memory or in files, which are on the computing device only while their unit is called.
 
-`setup` moves weights off the device, `backing_store` holds them, and `offloader` fetches a module's for its call.
+`setup` moves weights off the device, `backing_store` holds them, and `offloader` fetches a unit's for its call.
 """

@@ -36,7 +36,7 @@ def offload(
     device: torch.device | str | None = None,
     directory: str | Path | None = None,
 ) -> Offload:
-    """Moves a model's weights off the device; each module's weights are on it only during its call.
+    """Moves a model's weights off the device; each block's weights are on it only during its call.
 
     A model that transformers or accelerate has left on disk (`device_map={"": "disk"}`) stays in its files: those that
     are trained are copied into `directory` when an optimizer is made, and the others are read where they are.

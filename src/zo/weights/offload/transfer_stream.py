@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -26,23 +26,14 @@ class TransferStream:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="zo-offload")
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def submit(
-        self, work: Callable[[], object], behind: Sequence[StreamEvent] = ()
-    ) -> Future[StreamEvent]:
-        """Starts a transfer behind the earlier ones.
+    def submit(self, work: Callable[[], object]) -> Future[StreamEvent]:
+        """Starts a transfer behind the earlier ones, and behind what was launched on the device's own stream."""
+        return self._thread.submit(self._do, work, self._launched())
 
-        Args:
-            work: Makes the transfer.
-            behind: Events of the device's own stream that come first.
-        """
-        return self._thread.submit(self._do, work, behind)
-
-    def _do(self, work: Callable[[], object], behind: Sequence[StreamEvent]) -> StreamEvent:
+    def _do(self, work: Callable[[], object], behind: StreamEvent) -> StreamEvent:
         with torch.no_grad(), self._on_stream():
-            if self._stream is not None:
-                for event in behind:
-                    if event is not None:
-                        self._stream.wait_event(event)
+            if self._stream is not None and behind is not None:
+                self._stream.wait_event(behind)
             work()
             return None if self._stream is None else self._stream.record_event()
 
@@ -54,7 +45,7 @@ class TransferStream:
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield
 
-    def record_event(self) -> StreamEvent:
+    def _launched(self) -> StreamEvent:
         """Returns an event behind the work that was launched on the device's own stream."""
         if self._stream is None:
             return None

@@ -24,7 +24,7 @@ from zo.weights.aliasing import is_alias, storage_key
 from zo.weights.anchor import SeenUpdate
 from zo.weights.directions import Direction, LowRank, Stored, Terms
 from zo.weights.loss import Loss
-from zo.weights.patching import ReplacedForward, factored, refuse_scripted, subclassed
+from zo.weights.patching import FactoredParameter, ReplacedForward, refuse_scripted, subclassed
 from zo.weights.restore.base import BranchBudgetError, RestoreError, RestorePolicy
 from zo.weights.restore.branches import BranchedLayers, Forward
 from zo.weights.subspaces import OuterProduct
@@ -301,7 +301,7 @@ class Factors(RestorePolicy):
         """Has the model's layers compute with A and V."""
         index = {storage_key(p): i for i, p in enumerate(self.space.parameters)}
         covered: set[int] = set()
-        kind = factored(self._before_reading)
+        kind = FactoredParameter.of(self._before_reading)
         for path, module in model.named_modules():
             held = [
                 (n, p, index.get(storage_key(p)))
