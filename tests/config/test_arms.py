@@ -89,6 +89,7 @@ def test_stages_are_made_in_order_each_with_what_the_ones_before_it_chose(capsys
     assert [stages.main([name]) for name in ("quickstart", "nothing")] == [2, 2]
 
 
+@pytest.mark.process  # seconds
 def test_a_line_has_the_seeds_that_its_stage_gives_it_and_its_row_says_so(conf):
     shutil.copytree(command.ROOT / "results" / "settings", conf / "settings")
     again = "sweep=compare_smollm2_long hydra.sweeper.stored_runs=null"
@@ -148,6 +149,7 @@ def test_a_stored_run_is_made_again_where_the_command_says_so():
     assert again.run_id in recorded(command.MEASURED / "compare" / "runs.parquet")
 
 
+@pytest.mark.process  # seconds
 def test_the_long_comparison_tunes_over_its_whole_budget_on_other_texts(tmp_path, monkeypatch):
     tuned = command_line.read(["sweep=compare_smollm2_long", "stage=tune"]).cells
     rates = pd.DataFrame({"line": line.name, "lr": run.lr} for run, line in tuned if run.steps)

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,6 @@ from zo.config.identity import check_paths
 from zo.extras import Trust
 from zo.optim import OPTIMIZERS, Method
 from zo.run.__main__ import main
-from zo.run.command import make
-from zo.run.logs.tracking import read_status
 from zo.run.runner import run
 from zo.run.store.directory import Inputs, digest_examples, directory_of, freeze
 from zo.run.store.rows import trajectory_of
@@ -136,29 +133,6 @@ def test_a_methods_code_counts_where_no_commit_has_it(tmp_path, monkeypatch):
     ):
         now = codes(edit)
         assert {name for name in now if now[name] != first[name]} == moved, edit
-
-
-@pytest.mark.process
-def test_examples_read_otherwise_in_the_middle_are_refused_and_put_back_go_on(
-    make_run, refused, capsys
-):
-    """The run is stopped by a signal on its way, and says so."""
-    cfg = make_run("optimizer=mezo")
-    directory = directory_of(cfg)
-    with stopped_after(3):
-        make(cfg)
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said == "stopped at step 3, saved; the same command goes on from there"
-    stopped = {"run/status": "interrupted", "run/signal": "SIGTERM", "run/steps": 3}
-    assert read_status(directory) == stopped
-    assert not (directory / "checkpoints").exists(), "its steps can be replayed"
-    recorded = Inputs.load(directory)
-    replace(recorded, read={**recorded.read, "train": "other"}).save(directory)
-    changed = f"{directory}: the training examples are not as when the run began"
-    assert refused(main, directory).startswith(changed)
-    recorded.save(directory)
-    assert main([str(directory)]) == 0
-    assert "goes on after step 3" in capsys.readouterr().out
 
 
 def test_inputs_that_are_lost_are_recorded_anew_and_a_finished_run_needs_no_data(

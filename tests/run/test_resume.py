@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -12,7 +13,6 @@ import pytest
 
 from tests.support.runs import rows_of, stopped_after
 from tests.support.victims import (
-    KILLED,
     At,
     armed,
     exit_statuses,
@@ -23,8 +23,7 @@ from tests.support.victims import (
 from zo.run.__main__ import main
 from zo.run.logs.tracking import read_status
 from zo.run.runner import run
-from zo.run.store.directory import InputsError, directory_of, freeze
-from zo.run.store.rows import read_rows
+from zo.run.store.directory import Inputs, InputsError, directory_of, freeze
 
 APPLYING = "zo.weights.updates.ParameterUpdate.apply"
 MEASURING = At("zo.run.losses.BatchLoss.__call__", 10, "after")
@@ -56,21 +55,6 @@ METHODS = {
 test_checkpoint.py tries what each method's state is made of.
 """
 SMALL = ("eval_every=2", "checkpoint.full_every=3")
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("overrides", METHODS)
-def test_a_method_goes_on_as_if_never_killed(frozen, overrides):
-    """With steps, checkpoints and evaluations in the middle of LOZO's intervals."""
-    run, twin = frozen(2, *SMALL, *overrides.split())
-    assert main([str(twin)]) == 0
-    in_step, moving = METHODS[overrides]
-    for point in (in_step, At("zo.lm.scoring.candidates.CandidateScorer.evaluate", 1), moving):
-        assert exit_statuses(run, points={0: point}) == [KILLED], (run / "log.txt").read_text()
-    assert main([str(run)]) == 0
-    assert what_it_came_to(run) == what_it_came_to(twin)
-    assert len(read_rows(run)) == 8
-    assert "taken over from process" in (run / "log.txt").read_text()
 
 
 @pytest.mark.slow
@@ -116,13 +100,22 @@ def killed(directory, point):
 
 
 @contextmanager
-def labels_flipped(cfg):
-    """Exchanges labels in the middle of the training file, which keeps its size."""
+def labels_flipped(cfg, directory):
+    """Exchanges the labels of the training file, which keeps its size; yields what a run says of that."""
     file = Path(cfg.task.data_files["train"])
     whole = file.read_text()
     file.write_text(whole.replace(",0,", ",2,").replace(",1,", ",0,").replace(",2,", ",1,"))
-    yield
+    yield r"task\.data_files\.train: the content has changed since"
     file.write_text(whole)
+
+
+@contextmanager
+def read_otherwise(cfg, directory):
+    """Has the run begun with other examples than its unchanged file gives now."""
+    recorded = Inputs.load(directory)
+    replace(recorded, read={**recorded.read, "train": "other"}).save(directory)
+    yield "the training examples are not as when the run began"
+    recorded.save(directory)
 
 
 STEP, SAVE, RENAME = "zo.run.loop._step", "torch.save", "pathlib.Path.rename"
@@ -157,9 +150,12 @@ KILLS = [
         At("zo.run.store.checkpoint.remove", 1),
     ],
 ]
+SCORING = At("zo.lm.scoring.candidates.CandidateScorer.evaluate", 1)
 MORE = [
+    *((of, [in_step, SCORING, moving]) for of, (in_step, moving) in METHODS.items()),
     *((EVERY, kills) for kills in KILLS),
-    ("optimizer=mezo", [3, labels_flipped, "steps=5", "steps=9", "steps=5 patience=null", "resume=false"]),
+    ("optimizer=mezo", [3, labels_flipped, read_otherwise, "steps=5", "steps=9", "steps=5 patience=null"]),
+    ("optimizer=mezo", [At(STEP, 3), "steps=9", "resume=false"]),
     ("optimizer=mezo lr=1e-12", ["patience=1", "patience=null", "patience=1 steps=7"]),
 ]  # fmt: skip
 HISTORIES = [
@@ -190,7 +186,7 @@ def test_a_run_with_any_history_ends_as_the_undisturbed_one_or_names_what_is_wro
             with stopped_after(event):
                 run(cfg)
         elif callable(event):
-            with event(cfg), pytest.raises(InputsError, match=r"task\.data_files\.train"):
+            with event(cfg, directory) as said, pytest.raises(InputsError, match=said):
                 run(cfg, directory)
         elif event and "=" not in event:
             flip_bit(max(directory.glob(event)), random.Random(3))

@@ -28,16 +28,13 @@ def weights(tmp_path) -> Path:
     return tmp_path / "weights"
 
 
-ADAPTED = ("adapter=lora lr=1e-2", "adapter=layers adapter.layers=last:1 lr=1e-3")
+ANCHORED = "optimizer=es optimizer.n=2 optimizer.anchor=start optimizer.anchor_decay=10"
+MORE = ANCHORED, "adapter=lora lr=1e-2", "adapter=layers adapter.layers=last:1 lr=1e-3"
 
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        "optimizer=bszo",
-        "optimizer=es optimizer.n=2 optimizer.anchor=start optimizer.anchor_decay=10",
-        *(pytest.param(of, marks=pytest.mark.process) for of in ADAPTED),
-    ],
+    ["optimizer=bszo", *(pytest.param(of, marks=pytest.mark.process) for of in MORE)],
 )
 def test_a_run_from_disk_is_the_run_in_memory(make_run, weights, settings):
     """Its export, too."""
