@@ -153,7 +153,7 @@ class BranchedLayers:
             if path in self._unproven:
                 self._check_lookup(look_up, y, module, weight, path)
             if y.dim() < 3 and self.count > 1:
-                raise ValueError(f"{path}: its rows cannot be told to be of one branch or another")
+                raise _refused(path, module, "has rows that cannot be told apart by branch")
             find = self._shared_rows if self.right is None else self._own_rows
             found = find(look_up, weight, path)
             with uncast(y.device):
@@ -328,10 +328,11 @@ class BranchedLayers:
         """Returns x split by branch: (n, rows of a branch, …).
 
         Raises:
-            ValueError: If the rows cannot be divided equally.
+            RestoreError: If the rows cannot be divided equally.
         """
         if x.shape[0] % self.count:
-            raise ValueError(f"{path}: {x.shape[0]} rows are not those of {self.count} branches")
+            what = f"{path} has {x.shape[0]} rows, which are not those of {self.count} branches"
+            raise RestoreError("factors", what, "snapshot")
         parts: Tensor = x.unflatten(0, (self.count, -1))
         return parts
 
