@@ -20,9 +20,13 @@ ROWS |= {"Adam, by backpropagation": "adam"}
 CARDS, CONTEXT_GB = (24, 40, 80), 1.0
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _groups() -> None:
+    config.register()
+
+
 @pytest.fixture(scope="module")
 def counts() -> dict[str, tuple[int, int]]:
-    config.register()
     runs = {name: command_line.runs([f"model={of}", "lr=1e-6"])[0] for name, of in MODELS.items()}
     return {name: fit.sizes(run) for name, run in runs.items()}
 
