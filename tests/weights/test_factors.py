@@ -16,6 +16,7 @@ from tests.support.tiny_runs import TinyRun
 from zo.optim.base import NonFiniteError
 from zo.optim.config_low_rank import LOZOConfig
 from zo.optim.lozo import LOZO
+from zo.weights import patching
 from zo.weights.restore import factors
 from zo.weights.restore.base import RestoreError
 from zo.weights.space import ParameterSpace
@@ -97,6 +98,24 @@ def test_a_step_is_one_forward_pass_of_all_branches(settings, branches):
     assert rows == [rows[0], branches * rows[0]]
     assert info.forwards == trial.optimizer.forwards_per_step == branches
     assert len(set(info.losses)) == branches
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_linear_layers_read_their_weights_past_the_guard_unless_gradients_are_recorded(
+    grad, monkeypatch
+):
+    trial, plain, called = Trial(opt()), patching.GuardedParameter.__torch_function__, []
+
+    def noting(cls, function, *args):
+        called.append(function.__name__)
+        return plain.__func__(cls, function, *args)
+
+    guard = patching.GuardedParameter
+    monkeypatch.setattr(guard, "__torch_function__", classmethod(noting))
+    with torch.set_grad_enabled(grad):
+        trial.model(torch.tensor([[5, 6]]))
+    assert ("linear" in called) == grad
+    assert "embedding" in called
 
 
 def test_matrices_are_written_once_per_interval():

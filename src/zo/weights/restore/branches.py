@@ -108,9 +108,14 @@ class BranchedLayers:
         transposed: bool,
     ) -> Forward:
         """A linear layer: adds (x R) Lᵀ, or (x L) Rᵀ if W is transposed; and a bias's displacement."""
+        w, kind = self._tensors[weight], self._tensors[weight].device.type
+        direct = not transposed and path not in self._unproven
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
-            y = self._plain(plain, *args, **kwargs)
+            if direct and len(args) == 1 and not kwargs and _reads_plainly(kind):
+                y = nn.functional.linear(args[0], w, module._parameters["bias"])
+            else:
+                y = self._plain(plain, *args, **kwargs)
             if not self._differ(weight, bias):
                 return y
             (x,) = (*args, *kwargs.values())
@@ -335,6 +340,12 @@ class BranchedLayers:
             raise RestoreError("factors", what, "snapshot")
         parts: Tensor = x.unflatten(0, (self.count, -1))
         return parts
+
+
+def _reads_plainly(device: str) -> bool:
+    """Returns whether a layer may compute with a tensor in its parameter's place, whose reads cost less."""
+    watched = torch.is_grad_enabled() or torch.is_autocast_enabled(device)
+    return not (watched or torch.compiler.is_compiling())
 
 
 def _add_in_place(y: Tensor, rows: Tensor, second: Tensor, shift: Tensor | None) -> Tensor:
