@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tests.support.pairwise import pairwise, rotated
 from zo.noise import PERTURBATION, ROUNDING, Move, NoiseKey, engine, philox
+from zo.noise.program import Program
 from zo.noise.reference import NumpyEngine
 from zo.weights.directions import (
     Gaussian,
@@ -24,7 +25,8 @@ from zo.weights.updates import add_
 KEY = NoiseKey(seed=-7, stream=PERTURBATION, step=3, direction=1)
 KEYS = [KEY._replace(direction=i) for i in range(4)]
 BITS = NoiseKey(seed=-7, stream=ROUNDING, step=3, direction=0)
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+F32 = torch.float32
+DTYPES = [F32, torch.bfloat16, torch.float16]
 EDGES = [0, 1, 2, 3, 2**24, 2**30 - 1, 2**30, 2**31 - 1, 2**31, 3 * 2**30, 2**32 - 2, 2**32 - 1]
 
 # Counter, key and result of philox4x32 with 10 rounds in Random123's file of known answers, kat_vectors.
@@ -68,6 +70,34 @@ def some(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
+def program(bits: NoiseKey | None) -> Program:
+    """Every operation, on tensors, state and factors of rank 5."""
+    made = Program()
+    x, m, z = made.read(0), made.read(1), made.draw(KEYS[0])
+    signs, low_rank = made.draw(KEYS[1], signs=True), made.outer(2, 3, 5, 0.7)
+    x = x.mul(made.keep()).add(z, alpha=0.3).plus(signs, 0.1).add(low_rank, alpha=-0.2)
+    m = m.mul(0.9).rounded(1).add(x.sign(), alpha=0.2).addcmul(z, z, value=0.3)
+    made.write(1, m)
+    made.write(0, x.div(m.mul(m).add(0.1).sqrt()), bits)
+    return made
+
+
+@pytest.mark.skipif(len(ENGINES) < 2, reason="needs numba")
+@pytest.mark.parametrize("bits", [None, BITS])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_program_gives_the_bits_of_the_reference_in_any_parts(dtype, bits):
+    shapes, found = [(33, 41), (5,), (300, 7), (3, 5000), (1, 9), (40, 1)], []
+    for on in (engine("philox"), NUMPY):
+        tensors, state = ([some(of, to, n) for of in shapes] for n, to in enumerate((dtype, F32)))
+        left = [some((5, of[0]) if of[1:] else of, F32) for of in shapes]
+        right = [some((5, of[1]) if of[1:] else (0,), F32) for of in shapes]
+        lists, keeps = [tensors, state, left, right], np.linspace(0.5, 1, 6, dtype=np.float32)
+        assert on.run(program(bits if dtype != F32 else None), lists, [4, 1, 0, 9, 2, 3], keeps)
+        found.append(tensors + state)
+    assert all(map(same_bits, *found))
+    assert not on.run(program(None), [[of[0].mT] for of in lists], [0], keeps[:1])
+
+
 @pytest.mark.parametrize(("counter", "key", "expected"), PUBLISHED, ids=["zeros", "ones", "pi"])
 def test_words_are_the_published_ones(counter, key, expected):
     assert philox.philox(np.array([counter]), tuple(key)).tolist() == [expected]
@@ -105,7 +135,7 @@ def test_compiled_normals_of_extreme_words_have_the_same_bits():
     w = np.array([(a, b) for a in EDGES for b in EDGES], np.uint32)
     drawn, words = np.empty(cpu.CHUNK, np.float32), np.zeros((2, cpu.CHUNK // 2), np.uint32)
     words[:, : len(w)] = w.T
-    cpu._normals_of_pairs(drawn, words[0], words[1], len(w), None)
+    cpu._normals_of_pairs(drawn, words[0], words[1], len(w), None, None)
     expected = np.stack(philox.box_muller(w[:, 0], w[:, 1]), axis=1).reshape(-1)
     assert drawn[: 2 * len(w)].view(np.uint32).tolist() == expected.view(np.uint32).tolist()
 

@@ -26,6 +26,7 @@ from zo.run.losses import BatchLoss, divided
 from zo.tasks import Encoded
 from zo.weights import directions
 from zo.weights.space import ParameterSpace
+from zo.weights.updates import UpdateTargets
 
 SCALE_INVARIANT = "a method whose steps do not depend on the loss's scale says scale_invariant = True in its settings"
 
@@ -54,6 +55,16 @@ def test_step_norm_makes_the_first_step_as_long_whatever_the_slope(name):
     assert moved, f"{name}: a loss times 0 makes the same first step; {SCALE_INVARIANT}"
 
 
+def counted(function, name, calls):
+    """A function whose calls are counted."""
+
+    def call(*args, **kwargs):
+        calls[name] += 1
+        return function(*args, **kwargs)
+
+    return call
+
+
 @pytest.mark.parametrize("settings", [{}, {"variant": "adam"}, {"square": True}])
 @pytest.mark.parametrize("name", ["lozo", "lozo_m", "subzero", "tezo", "zo_muon"])
 def test_factors_that_are_drawn_together_are_those_that_are_drawn_one_at_a_time(
@@ -62,18 +73,8 @@ def test_factors_that_are_drawn_together_are_those_that_are_drawn_one_at_a_time(
     """Over an interval's end; together they are drawn once a step, whatever the number of matrices and passes."""
     settings = {k: v for k, v in settings.items() if hasattr(OPTIMIZERS[name].config, k)}
     engine, calls = type(zo.noise.engine("philox", "cpu")), Counter()
-
-    def counted(kind):
-        plain = getattr(engine, kind)
-
-        def draw(self, *args, **kwargs):
-            calls[kind] += 1
-            return plain(self, *args, **kwargs)
-
-        return draw
-
     for kind in ("draw_", "draw_all_"):
-        monkeypatch.setattr(engine, kind, counted(kind))
+        monkeypatch.setattr(engine, kind, counted(getattr(engine, kind), kind, calls))
     found = []
     for most in (directions.FACTOR_BYTES, 0):
         monkeypatch.setattr(directions, "FACTOR_BYTES", most)
@@ -86,6 +87,28 @@ def test_factors_that_are_drawn_together_are_those_that_are_drawn_one_at_a_time(
     assert same(rest[1], others[1])
     assert together.keys() == {"draw_all_"}
     assert together["draw_all_"] < 10 < apart["draw_"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["mezo_adam", "hizoo", "conmezo", "zo_sign", "zo_momentum"])
+def test_an_update_with_state_is_one_pass_with_the_values_of_one_for_each_tensor(
+    name, dtype, monkeypatch
+):
+    engine, calls = type(zo.noise.engine("philox", "cpu")), Counter()
+    for kind in ("_run", "_run_program"):
+        monkeypatch.setattr(engine, kind, counted(getattr(engine, kind), kind, calls))
+    found, more = [], {"n": 2} if name in ("zo_sign", "zo_momentum") else {}
+    for _ in range(2):
+        run = TinyRun(opt().to(dtype), name, "merged", "philox", weight_decay=0.1, **more)
+        calls.clear()
+        found.append((run.steps(2), dict(calls), run.weights(), run.optimizer.state_dict()))
+        monkeypatch.setattr(UpdateTargets, "run_program", lambda *_: False)
+    (losses, together, *rest), (one_by_one, apart, *others) = found
+    assert losses == one_by_one
+    assert same(rest[0], others[0])
+    torch.testing.assert_close(rest[1], others[1], rtol=0, atol=0, equal_nan=True)
+    assert together.keys() <= {"_run_program"}
+    assert together["_run_program"] <= 8 < sum(apart.values())
 
 
 def test_fzoo_leaves_a_step_out_where_losses_tie():

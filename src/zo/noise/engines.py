@@ -12,6 +12,7 @@ from torch import Tensor
 
 from zo.noise.keys import NoiseKey
 from zo.noise.philox import POSITIONS
+from zo.noise.program import Program
 
 KeyedTerms: TypeAlias = Sequence[tuple[float, NoiseKey]]
 """A sum of coefficient times standard normals, or times signs."""
@@ -82,10 +83,47 @@ class PhiloxEngine(Engine):
     other draws.
 
     Attributes:
-        kernels: Module of `zo.optim.kernels` with the methods' fused passes for this engine.
+        runs_programs: Whether it has `_run_program`.
+        kernels: Without: module of `zo.optim.kernels` with the methods' fused passes for this engine, if there is one.
     """
 
-    kernels: ClassVar[str]
+    runs_programs: ClassVar[bool] = False
+    kernels: ClassVar[str] = ""
+
+    def run(
+        self,
+        program: Program,
+        lists: Sequence[Sequence[Tensor]],
+        positions: Sequence[int],
+        keeps: Any,
+    ) -> bool:
+        """Runs a program on lists of tensors of equal lengths and sizes.
+
+        Args:
+            program: The program.
+            lists: Those that it reads and writes, by their position.
+            positions: Of each tensor in its `ParameterSpace`.
+            keeps: Factor of each, (tensors,), float32.
+
+        Returns:
+            Whether it was run: not if a tensor is not contiguous, or of none of `DTYPES`.
+        """
+        fits = (all(map(Tensor.is_contiguous, of)) for of in lists)
+        known = (t.dtype in DTYPES for of in lists for t in of)
+        runs = self.runs_programs and all(fits) and all(known)
+        if runs:
+            self._run_program(program, lists, positions, keeps)
+        return runs
+
+    def _run_program(
+        self,
+        program: Program,
+        lists: Sequence[Sequence[Tensor]],
+        positions: Sequence[int],
+        keeps: Any,
+    ) -> None:
+        """`run` of tensors that fit."""
+        raise NotImplementedError
 
     def draw_(
         self,

@@ -1,6 +1,7 @@
 """Philox noise by numpy, as `zo.noise.philox` defines it: the fallback without numba, and the reference of tests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,16 +10,44 @@ from torch import Tensor
 from zo.noise import philox
 from zo.noise.engines import Move, PhiloxEngine, flat_array
 from zo.noise.keys import NoiseKey
+from zo.noise.program import (
+    ADDED,
+    DRAW,
+    FULL,
+    FUSED,
+    KEEP,
+    OUTER,
+    OVER,
+    READ,
+    ROOT,
+    ROUND,
+    SIGN,
+    TIMES,
+    WRITE,
+    Program,
+)
 
 CHUNK = 2**18
 """Values at a time; drawing takes about fifty times their memory."""
+
+FUNCTIONS: dict[int, Callable[..., Tensor]] = {
+    FUSED: torch.addcmul,
+    ADDED: lambda a, b, c: a + c * b,
+    TIMES: torch.mul,
+    OVER: torch.div,
+    ROOT: lambda x, *_: torch.from_numpy(
+        np.sqrt(x.numpy())
+    ),  # torch's is not always rounded to nearest
+    SIGN: lambda x, *_: x.sign(),
+}
+"""Operations of programs on tensors."""
 
 
 class NumpyEngine(PhiloxEngine):
     """Philox noise on the CPU, without a compiler."""
 
     backend = "philox-cpu"
-    kernels = "reference"
+    runs_programs = True
 
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         tensor, terms, keep, start, scale, rounding, rows, pending, signs, limit = move
@@ -43,6 +72,53 @@ class NumpyEngine(PhiloxEngine):
                 part.copy_(torch.from_numpy(total))
             else:
                 _round(part, total, tensor, rounding, at)
+
+    def _run_program(
+        self,
+        program: Program,
+        lists: Sequence[Sequence[Tensor]],
+        positions: Sequence[int],
+        keeps: Any,
+    ) -> None:
+        for j, i in enumerate(positions):
+            tensors, made = [of[j].view(-1) for of in lists], dict[int, Tensor]()
+            size, numbers = len(tensors[0]), {KEEP: float(keeps[j])}
+            for step in program.steps:
+                operands = [made[v] for v in (step.a, step.b, step.c) if v >= 0]
+                at = tensors[step.array]
+                if step.code == READ:
+                    found = at.to(torch.float32, copy=True)
+                elif step.code == DRAW:
+                    signs, key = step.key in program.signs, program.keys[step.key]
+                    found = self.draw_(torch.empty(size), key, i, signs)
+                elif step.code in (FULL, KEEP):
+                    found = torch.full((size,), numbers.get(step.code, step.number))
+                elif step.code == ROUND:
+                    found = operands[0].to(at.dtype).float()
+                elif step.code == OUTER:
+                    found = _outer(lists[step.array][j], lists[step.key][j], step.number)
+                elif step.code != WRITE:
+                    number = torch.tensor(step.number, dtype=torch.float32)
+                    operands += [number] * (
+                        len(operands) < (2 if step.code in (TIMES, OVER) else 3)
+                    )
+                    found = FUNCTIONS[step.code](*operands)
+                elif step.key < 0:
+                    at.copy_(operands[0])
+                else:
+                    rounding = program.keys[step.key]
+                    self.add_(at, operands[0], Move(i, [], rounding=rounding))
+                made[step.to] = found
+
+
+def _outer(left: Tensor, right: Tensor, scale: float) -> Tensor:
+    """Returns the values of scale · U Vᵀ of Uᵀ and Vᵀ; those of `left` where `right` is empty."""
+    if not right.numel():
+        return left.reshape(-1).clone()
+    total = left[0][:, None] * right[0]
+    for u, v in zip(left[1:], right[1:], strict=True):
+        total.addcmul_(u[:, None], v)
+    return total.mul_(scale).view(-1)
 
 
 def _parts(out: Tensor, start: int, rows: Tensor | None) -> Iterator[tuple[Tensor, int, slice]]:

@@ -17,17 +17,17 @@ follows schedules, which the released code ignores.
 """
 
 import math
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from zo.noise import SUBSPACE, NoiseKey
 from zo.optim.base import Coefficients, state_dtype
 from zo.optim.config_spsa import ConMeZOConfig
 from zo.optim.mezo import MeZO
-from zo.weights.directions import Gaussian, Stored, Terms, at_least_float32
+from zo.weights.directions import Gaussian, Stored, Terms
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import TensorwiseUpdate, combined
+from zo.weights.updates import ElementwiseUpdate
 
 
 class ConMeZO(MeZO):
@@ -61,19 +61,19 @@ class ConMeZO(MeZO):
 
     def apply(self, coefficients: Coefficients) -> None:
         """Moves θ by −η c z and m by (1 − β) c z."""
-        (c,), along, beta = coefficients, self.along(0), self.beta
+        (c,), along, beta, m = coefficients, self.along(0), self.beta, self.state["m"]
 
-        def terms(lr: float, i: int, p: Tensor) -> Terms:
-            z, m = combined(along, i, p), self.state["m"][i]
-            m.copy_(at_least_float32(m).mul(beta).add_(z, alpha=(1 - beta) * c))
-            return [(-lr * c, Stored({i: z}))]
+        def moved(at: Any) -> Any:
+            z = at.sum(along)
+            at.store(m, at.load(m).mul(beta).add(z, alpha=(1 - beta) * c))
+            return z
 
-        self.apply_update(lambda lr: TensorwiseUpdate(terms, lr))
+        self.apply_update(lambda lr: ElementwiseUpdate(moved, -lr * c))
         self.numbers["norm"] = self._norm()
 
     def _norm(self) -> float:
         """Returns ‖m‖, summed in float64; one wait for the device."""
         self.params.policy.apply_deferred()  # m moves with offloaded weights
-        norms = [torch.linalg.vector_norm(m, dtype=torch.float64) for m in self.state["m"]]
+        norms = torch._foreach_norm(self.state["m"], dtype=torch.float64)
         on_one = torch.stack([norm.to(norms[0].device) for norm in norms])
         return math.sqrt(sum(norm**2 for norm in on_one.tolist()))

@@ -29,10 +29,12 @@ from functools import partial
 
 from torch import Tensor
 
+from zo.noise.program import Value
 from zo.optim.base import Coefficients, Estimate, LossFn, ZOOptimizer, state_dtype
 from zo.optim.config_spsa import HiZOOConfig
-from zo.optim.kernels import HiZOOScalars, run_pass
+from zo.optim.kernels import HiZOOScalars, gpu_pass
 from zo.weights.directions import Direction, Preconditioned, Terms, fused
+from zo.weights.programs import ProgramValues
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate, UpdateTarget
 
@@ -64,14 +66,31 @@ class HiZOOUpdate(ParameterUpdate):
             h.mul_(1 - s).add_(new)
         return [(step, Preconditioned(self.z, self.h))]
 
+    def change(self, at: ProgramValues, x: Value) -> Value:
+        """As `ParameterUpdate.change`: moves H, whose products are each rounded to its dtype unless it is float32."""
+        _, step, difference, s, divisor, in_float32 = self.scalars
+        z, h, dtype = at.sample(self.z), at.load(self.h), at.array(self.h)
+        if in_float32:
+            h = h.add(h.mul(z.mul(z).mul(difference * s / divisor).add(-s)))
+        else:
+            new = h
+            for factor in (z.rounded(dtype), z.rounded(dtype), difference, s):
+                new = new.mul(factor).rounded(dtype)
+            new = new.div(divisor).rounded(dtype)
+            h = h.mul(1 - s).rounded(dtype).add(new).rounded(dtype)
+        at.store(self.h, h)
+        return x.plus(z.div(h.sqrt()), step)
+
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
         """Returns a pass under Philox noise, if what is pending is along z/√H."""
         move = fused([*pending, (self.scalars.step, Preconditioned(self.z, self.h))], at.p)
         if move is None or move.signs or len({key for _, key in move.terms}) > 1:
             return None
+        if move.engine.runs_programs:
+            return partial(at.run_program, move.engine, pending, self.change)
         scalars = self.scalars._replace(pending=sum(c for c, _ in pending) if pending else None)
         key = move.terms[-1][1]
-        return partial(run_pass, "hizoo", move.engine, at, [self.h[at.i]], key, scalars)
+        return gpu_pass("hizoo", move.engine, at, [self.h[at.i]], key, scalars)
 
 
 class HiZOO(ZOOptimizer):

@@ -25,11 +25,13 @@ from functools import partial
 
 from torch import Tensor
 
+from zo.noise.program import Value
 from zo.optim.base import Coefficients, state_dtype
 from zo.optim.config_spsa import MeZOAdamConfig
-from zo.optim.kernels import AdamScalars, run_pass
+from zo.optim.kernels import AdamScalars, gpu_pass
 from zo.optim.mezo import MeZO
 from zo.weights.directions import Stored, Terms, fused
+from zo.weights.programs import ProgramValues
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate, UpdateTarget, combined
 
@@ -59,6 +61,23 @@ class AdamUpdate(ParameterUpdate):
         denominator = v.sqrt().div_(of.root2).add_(of.eps)
         return [(of.step, Stored({i: (m / of.root1).div_(denominator).float()}))]
 
+    def change(self, at: ProgramValues, x: Value) -> Value:
+        """As `ParameterUpdate.change`: moves the moments; what is computed of them is rounded to their dtype."""
+        of, full, dtype = self.scalars, at.program.full, at.array(self.m)
+        (c, z), *others = self.gradient
+        g = at.sample(z).mul(c)
+        for c, z in others:
+            g = g.plus(at.sample(z), c)
+        g = g.rounded(dtype)
+        m, v = at.load(self.m).mul(of.beta1), at.load(self.v).mul(of.beta2)
+        m = m.rounded(dtype).add(full(1 - of.beta1).rounded(dtype).mul(g)).rounded(dtype)
+        v = v.rounded(dtype).add(g.mul(1 - of.beta2).mul(g)).rounded(dtype)
+        at.store(self.m, m)
+        at.store(self.v, v)
+        root = v.sqrt().rounded(dtype).div(of.root2).rounded(dtype)
+        way = m.div(of.root1).rounded(dtype).div(root.add(of.eps).rounded(dtype)).rounded(dtype)
+        return x.plus(way, of.step)
+
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
         """Returns a pass under Philox noise, if what is pending is along the gradient's last direction."""
         move = fused([*self.gradient, *pending], at.p)
@@ -67,10 +86,12 @@ class AdamUpdate(ParameterUpdate):
             return None
         if any(z != last for _, z in pending):
             return None
+        if move.engine.runs_programs:
+            return partial(at.run_program, move.engine, pending, self.change)
         scalars = self.scalars._replace(pending=pending[0][0] if pending else None)
         state, rest = (self.m[at.i], self.v[at.i]), (scalars, move.signs)
         gradient = move.terms[: len(self.gradient)]
-        return partial(run_pass, "adam", move.engine, at, state, gradient, *rest)
+        return gpu_pass("adam", move.engine, at, state, gradient, *rest)
 
 
 class MeZOAdam(MeZO):

@@ -14,14 +14,11 @@ Deviations: those of MeZO. Weight decay is decoupled. A step is 1/(1 − β) tim
 goes with that, as in torch.
 """
 
-from torch import Tensor
-
 from zo.optim.base import Coefficients, state_dtype
 from zo.optim.config_spsa import ZOMomentumConfig
 from zo.optim.mezo import MeZO
-from zo.weights.directions import Stored, Terms
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import TensorwiseUpdate, add_
+from zo.weights.updates import ElementwiseUpdate
 
 
 class ZOMomentum(MeZO):
@@ -37,9 +34,6 @@ class ZOMomentum(MeZO):
         """Moves m by the estimate, and θ by −η m."""
         gradient = [(c / self.config.n, self.direction(i)) for i, c in enumerate(coefficients)]
         m, beta = self.state["m"], self.config.momentum
-
-        def terms(lr: float, i: int, p: Tensor) -> Terms:
-            add_(m[i], m[i], i, gradient, decay=1 - beta)  # in one pass
-            return [(-lr, Stored(m))]
-
-        self.apply_update(lambda lr: TensorwiseUpdate(terms, lr))
+        self.apply_update(
+            lambda lr: ElementwiseUpdate(lambda at: at.move(m, gradient, 1 - beta), -lr)
+        )

@@ -14,12 +14,9 @@ formula, and this file, take the sign of every entry. Liu et al. measure one-sid
 sphere.
 """
 
-from torch import Tensor
-
 from zo.optim.base import Coefficients
 from zo.optim.mezo import MeZO
-from zo.weights.directions import Stored, Terms
-from zo.weights.updates import TensorwiseUpdate, combined
+from zo.weights.updates import ElementwiseUpdate
 
 
 class ZOSign(MeZO):
@@ -28,8 +25,4 @@ class ZOSign(MeZO):
     def apply(self, coefficients: Coefficients) -> None:
         """Moves θ by η in every entry."""
         slopes = [(c, self.direction(i)) for i, c in enumerate(coefficients)]
-
-        def terms(lr: float, i: int, p: Tensor) -> Terms:
-            return [(-lr, Stored({i: combined(slopes, i, p).sign_()}))]
-
-        self.apply_update(lambda lr: TensorwiseUpdate(terms, lr))
+        self.apply_update(lambda lr: ElementwiseUpdate(lambda at: at.sum(slopes).sign(), -lr))

@@ -165,6 +165,11 @@ FACTOR_BYTES = 2**26
 """Most bytes that `DrawnFactors` keeps."""
 
 
+SUMMED_RANK, SUMMED_RANK_SMALL, SMALL = 4, 32, 2**14
+"""Largest rank at which a pass that sums outer products takes no longer than a library's matrix products; the same of
+tensors of fewer than SMALL values on average, whose products wait for Python."""
+
+
 class DrawnFactors:
     """Normals of many tensors under one key, drawn together and kept until the next step but one begins.
 
@@ -177,12 +182,32 @@ class DrawnFactors:
         self._tensors, self._engine, self._step = tensors, engine, -1
         self._now: dict[Hashable, dict[int, Tensor]] = {}
         self._before: dict[Hashable, dict[int, Tensor]] = {}
+        self._made: dict[Hashable, Any] = {}
+        self._sizes: tuple[int, int] | None = None  # rows and columns of matrices, mean values
+
+    def suit_program(self, rank: int) -> bool:
+        """Returns whether programs sum the factors of all matrices: they take at most half of the memory."""
+        if self._sizes is None:
+            shapes = (t.shape for t in self._tensors if t.dim() > 1)
+            sides = sum(of[0] + math.prod(of[1:]) for of in shapes)
+            values = sum(t.numel() for t in self._tensors)
+            self._sizes = sides, values // len(self._tensors)
+        sides, mean = self._sizes
+        most = SUMMED_RANK_SMALL if mean < SMALL else SUMMED_RANK
+        return rank <= most and 4 * rank * sides <= FACTOR_BYTES // 2
 
     def begin(self, step: int) -> DrawnFactors:
         """Lets go of what was not used in the last step or in this one."""
         if step > self._step:
             self._step, self._before, self._now = step, self._now, {}
+            self._made.clear()
         return self
+
+    def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
+        """Returns what `make` returned when it was first called in this step."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
 
     def of(self, key: NoiseKey, kind: str, rank: int) -> Mapping[int, Tensor] | None:
         """Returns the normals of all tensors that have this kind, by position; None if they take too much memory."""
@@ -234,6 +259,11 @@ class LowRank:
     scale: float = 1.0
     engine: Engine = TORCH
     factors: DrawnFactors | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether a program computes it: its factors are drawn together, and few enough are summed."""
+        return self.factors is not None and self.factors.suit_program(self.rank)
 
     def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
         """Returns U Vᵀ, or z, for tensor `i`, float32; not a copy of z."""
@@ -291,7 +321,8 @@ def restricted(z: Direction, kept: Collection[int], tensors: Sequence[Tensor]) -
     def sample(self: LowRank, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
         return kind.sample(self, i, p, rows) * (i in kept)
 
-    body = {"left": left, "sample": sample, "left_key": (frozenset(kept), z.left_key)}
+    left_key = frozenset(kept), z.left_key
+    body = {"left": left, "sample": sample, "elementwise": False, "left_key": left_key}
     found: LowRank = object.__new__(type("Restricted", (kind,), body))
     vars(found).update(vars(z))
     return found

@@ -5,7 +5,8 @@ Directions are bit-identical to those of the unsharded model: a process draws it
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Size, Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from zo.noise import Engine, Move, NoiseKey, PhiloxEngine
+from zo.noise.program import Program
 from zo.weights.offloaded import OffloadedParameter
 
 
@@ -41,6 +43,14 @@ class Part:
         whole = t.new_ones(self.whole)
         whole[self.place] = t
         return whole
+
+    @contextmanager
+    def wholes(self, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+        """Yields tensors as of `in_whole`; afterwards copies the part of each back."""
+        made = [self.in_whole(t) for t in tensors]
+        yield made
+        for t, whole in zip(tensors, made, strict=True):
+            t.copy_(whole[self.place])
 
 
 def part_of(t: Tensor) -> tuple[Tensor, Part | None]:
@@ -150,6 +160,23 @@ class PartsEngine(_OfParts, Engine):
 
 class PhiloxPartsEngine(_OfParts, PhiloxEngine):
     """Draws and adds local parts under Philox noise; the full tensor only if the part is not contiguous in it."""
+
+    @property
+    def runs_programs(self) -> bool:  # type: ignore[override]
+        """As of the engine."""
+        return bool(self.engine.runs_programs)
+
+    def _run_program(
+        self,
+        program: Program,
+        lists: Sequence[Sequence[Tensor]],
+        positions: Sequence[int],
+        keeps: Any,
+    ) -> None:
+        for j, i in enumerate(positions):
+            part, tensors = self.parts.get(i), [of[j] for of in lists]
+            with nullcontext(tensors) if part is None else part.wholes(tensors) as wholes:
+                self.engine.run(program, [[t] for t in wholes], [i], keeps[j : j + 1])
 
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         part = self.parts.get(move.tensor)

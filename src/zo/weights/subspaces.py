@@ -28,6 +28,8 @@ class MatrixProduct(LowRank):
 class OuterProduct(MatrixProduct):
     """U Vᵀ with both factors drawn for this direction alone; sums of many are one product, see `sum_of_products`."""
 
+    elementwise = False  # type: ignore[assignment]
+
 
 def sum_of_products(terms: Terms, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor | None:
     """Returns Σ c_j U_j V_jᵀ for a matrix, float32, as one matrix product; None if a term is no `OuterProduct`.
@@ -157,7 +159,7 @@ class KeptLeft(LowRank):
 
 def kept_left(of: LowRank, parts: Sequence[Tensor]) -> KeptLeft:
     """Returns the direction with another left factor."""
-    return KeptLeft(of.u, of.v, of.rank, of.scale, of.engine, of=of, parts=parts)
+    return KeptLeft(of.u, of.v, of.rank, of.scale, of.engine, of.factors, of=of, parts=parts)
 
 
 def orthonormal(

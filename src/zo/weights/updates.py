@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from zo.noise import DTYPES, Engine, Move, NoiseKey, PhiloxEngine, TensorTable
-from zo.weights.directions import Terms, at_least_float32, fused
+from zo.noise.program import Value
+from zo.weights.directions import Direction, Stored, Terms, at_least_float32, fused
+from zo.weights.programs import NotElementwiseError, ProgramValues, run_update
 
 
 class Rounding(NamedTuple):
@@ -45,6 +48,18 @@ class UpdateTarget(NamedTuple):
         """Key of the random bits of stochastic rounding; None is to nearest."""
         return None if self.rounding is None else self.rounding.key
 
+    def run_program(
+        self, engine: PhiloxEngine, pending: Terms, change: Callable[[ProgramValues, Value], Value]
+    ) -> None:
+        """Updates the tensor by a program, as `run_update`.
+
+        Raises:
+            ValueError: If the engine cannot run it.
+        """
+        keeps = np.array([1.0 - self.decay], np.float32)
+        if not run_update(engine, [self.p], [self.i], keeps, pending, self.bits, change):
+            raise ValueError(f"tensor {self.i}: it and its state must be contiguous")
+
 
 class UpdateTargets(Sequence[UpdateTarget]):
     """All tensors of θ, to update together.
@@ -74,6 +89,14 @@ class UpdateTargets(Sequence[UpdateTarget]):
     def __getitem__(self, i: Any) -> Any:
         return UpdateTarget(self.tensors[i], i, self.decay * self.decays[i], self.rounding)
 
+    def run_program(self, pending: Terms, change: Callable[[ProgramValues, Value], Value]) -> bool:
+        """Updates all tensors by one program, as `run_update`; returns whether it was done."""
+        if self.table is None:
+            return False
+        bits, keeps = self.rounding and self.rounding.key, self.table.keeps(1.0, self.decay)
+        positions = range(len(self.tensors))
+        return run_update(self.table.engine, self.tensors, positions, keeps, pending, bits, change)
+
 
 class ParameterUpdate(ABC):
     """An update of the weights and of a method's state."""
@@ -81,6 +104,14 @@ class ParameterUpdate(ABC):
     @abstractmethod
     def terms(self, i: int, p: Tensor) -> Terms:
         """Updates the method's state of tensor `i`, `p`, and returns the terms of the update of `p`."""
+
+    def change(self, at: ProgramValues, x: Value) -> Value:
+        """Updates the method's state of all tensors in a program, and returns what θ, less its decay, is then.
+
+        Raises:
+            NotElementwiseError: If no program can do it.
+        """
+        raise NotElementwiseError(type(self).__name__)
 
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
         """Returns a fused pass that makes the whole update of a contiguous tensor; None if there is none.
@@ -94,7 +125,9 @@ class ParameterUpdate(ABC):
     def apply_to_all(
         self, targets: UpdateTargets, pending: Terms, residuals: Sequence[Tensor] | None
     ) -> None:
-        """Updates all tensors, each as `apply`."""
+        """Updates all tensors by one program, if it can, else each as `apply`."""
+        if residuals is None and targets.run_program(pending, self.change):
+            return
         for at in targets:
             self.apply(at, pending, None if residuals is None else residuals[at.i])
 
@@ -148,6 +181,10 @@ class LinearUpdate(ParameterUpdate):
             return
         targets.table.add_(one[1]._replace(keep=1.0), targets.decay)
 
+    def change(self, at: ProgramValues, x: Value) -> Value:
+        """As `ParameterUpdate.change`."""
+        return at.added(x, self.of)
+
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
         """Returns a pass where all terms are Gaussian, or all Rademacher, of one Philox engine."""
         if (one := self._fused(at, pending)) is None:
@@ -193,6 +230,60 @@ class TensorwiseUpdate(ParameterUpdate):
             tensors = targets.tensors
             add_to_all_(tensors, tensors, range(len(tensors)), pending, targets.table)
         super().apply_to_all(targets, (), residuals)
+
+
+class TensorValues(NamedTuple):
+    """A tensor of θ: what `ElementwiseUpdate` reads and writes, as `ProgramValues` of all tensors.
+
+    Attributes:
+        i: Its position.
+        p: The tensor.
+    """
+
+    i: int
+    p: Tensor
+
+    def load(self, state: Sequence[Tensor]) -> Tensor:
+        """Returns state of the tensor, at least float32."""
+        return at_least_float32(state[self.i])
+
+    def store(self, state: Sequence[Tensor], value: Tensor) -> None:
+        """Writes state of the tensor."""
+        state[self.i].copy_(value)
+
+    def sum(self, terms: Terms) -> Tensor:
+        """Returns Σ c_j z_j."""
+        return combined(terms, self.i, self.p)
+
+    def sample(self, z: Direction) -> Tensor:
+        """Returns a direction's values."""
+        return z.sample(self.i, self.p)
+
+    def move(self, state: Sequence[Tensor], terms: Terms, decay: float) -> Tensor:
+        """Moves state in one pass, as `add_`, and returns it."""
+        add_(state[self.i], state[self.i], self.i, terms, decay)
+        return state[self.i]
+
+
+@dataclass(frozen=True, eq=False)
+class ElementwiseUpdate(ParameterUpdate):
+    """Adds a multiple of a function of noise and state at the same position.
+
+    Attributes:
+        of: Returns the function's values, of `TensorValues` or `ProgramValues`, and moves the state.
+        step: Their factor.
+    """
+
+    of: Callable[[Any], Any]
+    step: float
+
+    def terms(self, i: int, p: Tensor) -> Terms:
+        """Returns the term of tensor `i`."""
+        return [(self.step, Stored({i: self.of(TensorValues(i, p))}))]
+
+    def change(self, at: ProgramValues, x: Value) -> Value:
+        """As `ParameterUpdate.change`."""
+        return x.add(self.of(at), alpha=self.step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,6 +381,12 @@ def add_to_all_(
     if table is not None and move is not None:
         table.add_(move)
         return
+    engines = (getattr(z, "engine", None) for _, z in terms)
+    engine = next((found for found in engines if isinstance(found, PhiloxEngine)), None)
+    if engine is not None:
+        of, keeps = (engine, theta, positions), np.ones(len(theta), np.float32)
+        if run_update(*of, keeps, (), None, lambda at, x: at.added(x, terms), out):
+            return
     for to, t, i in zip(out, theta, positions, strict=True):
         add_(to, t, i, terms)
 

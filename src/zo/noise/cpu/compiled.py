@@ -135,6 +135,14 @@ def _wide_for_float16(typing: Any, x: Any) -> Any:
     return types.void(x), lambda context, *_: context.get_dummy_value()
 
 
+def _fused(typing: Any, c: Any, b: Any, a: Any) -> Any:
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fma(*args)
+
+    return types.float32(types.float32, types.float32, types.float32), code
+
+
 def _prefetch(typing: Any, ahead: Any, index: Any) -> Any:
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -156,6 +164,9 @@ def _pointer(typing: Any, address: Any, like: Any) -> Any:
 
     return types.CPointer(like.dtype)(address, like), code
 
+
+fused: Any = intrinsic(_fused)
+"""c · b + a of float32, rounded once."""
 
 pointer: Any = intrinsic(_pointer)
 """The pointer, to values of an array's dtype, that an address is."""

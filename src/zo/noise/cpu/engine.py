@@ -14,6 +14,7 @@ from zo.noise import philox
 from zo.noise.cpu.compiled import F, U
 from zo.noise.cpu.draws import CHUNK
 from zo.noise.cpu.passes import add, add_rows, add_to_all, fill, fill_all, fill_rows
+from zo.noise.cpu.programs import run
 from zo.noise.engines import (
     DTYPES,
     Move,
@@ -23,11 +24,12 @@ from zo.noise.engines import (
     flat_array,
 )
 from zo.noise.keys import NoiseKey
+from zo.noise.program import Program
 
 ALONE = 2**16
 """Values per thread below which a second thread does not pay off."""
 
-LIKE = {dtype: flat_array(torch.empty(0, dtype=dtype)) for dtype in DTYPES}
+LIKE = {dtype: flat_array(torch.zeros(1, dtype=dtype)) for dtype in DTYPES}
 """Dtype -> an array of it for the kernels."""
 
 
@@ -35,7 +37,7 @@ class NumbaEngine(PhiloxEngine):
     """Philox noise on the CPU, with as many threads as torch has."""
 
     backend = "philox-cpu"
-    kernels = "cpu"
+    runs_programs = True
 
     def table(
         self,
@@ -52,6 +54,21 @@ class NumbaEngine(PhiloxEngine):
         ends = np.cumsum([t.numel() for t in out])
         columns = np.stack([np.array([t.data_ptr() for t in out]), ends, np.array(positions)])
         in_parts(int(ends[-1]), partial(fill_all, columns, LIKE[torch.float32], key_words(key, 0)))
+
+    def _run_program(
+        self,
+        program: Program,
+        lists: Sequence[Sequence[Tensor]],
+        positions: Sequence[int],
+        keeps: Any,
+    ) -> None:
+        addresses = np.array([[t.data_ptr() for t in of] for of in lists])
+        widths = np.array([[DTYPES.index(t.dtype) for t in of] for of in lists])
+        lengths = np.array([[t.numel() for t in of] for of in lists])
+        ends = np.cumsum(lengths[0])
+        tensors = np.stack([ends, np.array(positions)]), keeps, addresses, widths, lengths
+        work = partial(run, *tensors, (*LIKE.values(),), *program.assembled())
+        in_parts(int(ends[-1]), work)
 
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         to = flat_array(out)

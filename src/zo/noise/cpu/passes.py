@@ -31,20 +31,22 @@ from zo.noise.cpu.formats import at_random, load, nearest
 
 
 @compiled
-def _add_signs(total: Any, words: Any, c: Any, ahead: Any, fetch: Any) -> None:
-    """Adds c times the signs whose bits are `words` to total; if `fetch`, `ahead` is as in `draw_normals`."""
+def _add_signs(total: Any, words: Any, c: Any, ahead: Any, beyond: Any, fetch: Any) -> None:
+    """Adds c times the signs whose bits are `words` to total; if `fetch`, it fetches as `draw_normals`."""
     wide()
     for w in range(CHUNK // 32):
         word = words[w]  # which no write to `total` changes, as the compiler cannot know
         if fetch:
             prefetch(ahead, 32 * w)
             prefetch(ahead, 32 * w + 16)
+            prefetch(beyond, 32 * w)
+            prefetch(beyond, 32 * w + 16)
         for b in range(32):
             total[32 * w + b] += float_of(with_sign(bits_of(c), word, b))
 
 
 @compiled
-def _read(total: Any, theta: Any, share: Any) -> None:
+def read(total: Any, theta: Any, share: Any) -> None:
     """Fills total with a share of theta."""
     wide_for_float16(theta)
     for k in range(min(len(total), len(theta))):
@@ -144,16 +146,16 @@ def add(
     for i in range(-(start % _block_size(signs)), len(out), CHUNK):
         low, high, at = max(0, -i), min(CHUNK, len(out) - i), start + i
         z, total, part = drawn[low:high], sums[low:high], theta[i + low : i + high]
-        ahead = theta[i + high :]
+        ahead, beyond = theta[i + high :], out[i + high :]
         share = keep if pending == 0 else ONE
         if scale is None and signs is None and len(coefficients) == 1 and pending == 0:
-            draw_normals(drawn, words, at // NORMALS, (high + 3) // NORMALS, keys[0], ahead)
+            draw_normals(drawn, words, at // NORMALS, (high + 3) // NORMALS, keys[0], ahead, beyond)
             _read_moved(total, part, share, z, coefficients[0])
             if limit is not None:
                 _undo_beyond(total, part, keep, limit)
             write(out[i + low : i + high], total, low, at // 4, rounding)
             continue
-        _read(total, part, share)
+        read(total, part, share)
         for j in range(len(coefficients)):
             c = coefficients[j]
             if j == pending > 0 and (keep != ONE or out.itemsize < 4):
@@ -162,12 +164,12 @@ def add(
                 if signs is None:
                     if j == 0 or (keys[j] != keys[j - 1]).any():
                         blocks = (high + 3) // NORMALS
-                        draw_normals(drawn, words, at // NORMALS, blocks, keys[j], ahead)
+                        draw_normals(drawn, words, at // NORMALS, blocks, keys[j], ahead, beyond)
                     for k in range(len(total)):
                         total[k] += c * z[k]
                 else:  # what lies below `low` is not used
                     draw_words(bits, at // SIGNS, CHUNK // SIGNS, keys[j])
-                    _add_signs(sums, bits, c, ahead, j == 0)
+                    _add_signs(sums, bits, c, ahead, beyond, j == 0)
             else:
                 if j == 0 or (keys[j] != keys[j - 1]).any():
                     draw(drawn, words, at, high, keys[j], signs)

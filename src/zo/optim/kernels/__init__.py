@@ -1,14 +1,11 @@
-"""Updates that move θ and a method's own state in one pass, their noise drawn on the way: HiZOO's and Adam's.
+"""Passes on a GPU that move θ and a method's own state together, their noise drawn on the way: HiZOO's and Adam's.
 
-`rules.py` says what is done to one element of state. Three modules make the passes: `reference.py` for numpy's engine,
-`cpu.py` for numba's, `cuda.py` for Triton's. Each engine names its module in `PhiloxEngine.kernels`. Each module has
-
-- `hizoo(at, h, key, scalars)`: adds the pending displacement, moves H, then θ by step · z/√H
-- `adam(at, m, v, gradient, scalars, signs)`: adds the pending displacement, moves the moments by the gradient
-  Σ c_j z_j, then θ by step · m̂ / (√v̂ + δ); with `signs` all z_j are signs, else standard normals
+`cuda.py` has them, written with Triton. On a CPU the same arithmetic is a program, see `ParameterUpdate.change`: every
+product, sum, quotient and root is rounded once, and values of state also to its dtype.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -61,10 +58,12 @@ class AdamScalars(NamedTuple):
     step: float
 
 
-def run_pass(
+def gpu_pass(
     name: str, engine: PhiloxEngine, at: UpdateTarget, state: Sequence[Tensor], *rest: Any
-) -> None:
-    """Runs a pass with an engine's noise; of a sharded tensor on a full tensor that holds this process's part.
+) -> Callable[[], object] | None:
+    """Returns a pass with an engine's noise, or None if there is none for its device.
+
+    Of a sharded tensor it is on a full tensor that holds this process's part.
 
     Args:
         name: `hizoo` or `adam`.
@@ -76,11 +75,12 @@ def run_pass(
     part = None
     if isinstance(engine, PhiloxPartsEngine):
         part, engine = engine.parts.get(at.i), engine.engine
-    run = getattr(import_module(f"{__name__}.{engine.kernels}"), name)
-    if part is None:
-        run(at, *state, *rest)
-        return
-    p, *wholes = (part.in_whole(t) for t in (at.p, *state))
-    run(at._replace(p=p), *wholes, *rest)
-    for t, moved in zip((at.p, *state), (p, *wholes), strict=True):
-        t.copy_(moved[part.place])
+    if not engine.kernels:
+        return None
+    run, tensors = getattr(import_module(f"{__name__}.{engine.kernels}"), name), (at.p, *state)
+
+    def pass_once() -> None:
+        with nullcontext(tensors) if part is None else part.wholes(tensors) as (p, *wholes):
+            run(at._replace(p=p), *wholes, *rest)
+
+    return pass_once

@@ -1,8 +1,9 @@
-"""The passes for a CUDA GPU: Triton kernels that do what `rules.py` says, in registers, with no fused multiply-add."""
+"""The passes for a CUDA GPU: Triton kernels with the arithmetic of a CPU's programs, in registers."""
 
 from typing import Any
 
 import numpy as np
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -19,7 +20,6 @@ from zo.noise.cuda import (
     tile_offsets,
 )
 from zo.optim.kernels import AdamScalars, HiZOOScalars
-from zo.optim.kernels.reference import complements
 from zo.weights.updates import UpdateTarget
 
 BLOCK = 512
@@ -159,6 +159,17 @@ def adam(
         PENDING=pending is not None,
         SIGNS=signs,
     )
+
+
+def complements(scalars: AdamScalars, m: Tensor) -> tuple[float, float]:
+    """Returns 1 − β₁, rounded to the moments' dtype, as torch rounds a factor of `add_`, and 1 − β₂."""
+    complement1 = (
+        torch.tensor(1 - scalars.beta1, dtype=torch.float64, device="cpu")
+        .to(m.dtype)
+        .float()
+        .item()
+    )
+    return complement1, 1 - scalars.beta2
 
 
 def _launch(
