@@ -291,7 +291,7 @@ def test_steps_that_measure_nothing_are_reported_once_with_the_usual_causes(loss
     causes = r"step 1: all . losses are .*load_state_dict\(assign=True\), merge_and_unload.*GRPO"
     for _ in range(2):
         optimizer.step(lambda: loss(model))
-    (told,) = recwarn.list
+    (told,) = (of for of in recwarn.list if "depend on it," not in str(of.message))
     assert told.filename == __file__
     assert re.match(causes, str(told.message))
 

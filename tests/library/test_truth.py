@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize
-from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+from torch.utils.checkpoint import checkpoint
 
 import zo
+from tests.lm.test_adapt import adapted, quantised
 from tests.support import accelerator
 from tests.support.tiny_models import MODELS, WINDOWS, random_model, t5
 from tests.support.tiny_runs import TinyRun
@@ -272,6 +274,170 @@ def test_offloaded_weights_are_compared(where, device, room, dtype, tmp_path, mo
     assert all(map(torch.equal, old, model.parameters()))
 
 
+class Kept(nn.Linear):
+    """Computes with what its first call made of the weight."""
+
+    kept = None
+
+    def forward(self, x):
+        self.kept = self.weight.t() * 2 if self.kept is None else self.kept
+        return x @ self.kept + self.bias
+
+
+class Derived(nn.Linear):
+    """Has a buffer made of the first weight, which neither backpropagation nor a step changes."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.register_buffer("scale", self.weight.detach().norm())
+
+    def forward(self, x):
+        return super().forward(x) / self.scale
+
+
+class Borrowed(nn.Module):
+    """One call of a layer has another one's weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        own, self.b._parameters["weight"] = self.b.weight, self.a.weight
+        try:
+            x = self.b(x).tanh()
+        finally:
+            self.b._parameters["weight"] = own
+        return self.b(self.a(x))
+
+
+class Halves(nn.Module):
+    """Two layers compute with the halves of one parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.whole = nn.Parameter(torch.randn(32, 16) / 4)
+
+    def forward(self, x):
+        return F.linear(F.linear(x, self.whole[:16]).tanh(), self.whole[16:])
+
+
+class Half(nn.Module):
+    def __init__(self, of, rows):
+        super().__init__()
+        self.of, self.rows = [of], rows
+
+    def forward(self, x):
+        return F.linear(x, self.of[0].whole[self.rows])
+
+
+def borrowed_halves():
+    of = Halves()
+    layer = nn.Sequential(Half(of, slice(16)), nn.Tanh(), Half(of, slice(16, 32)))
+    layer.of = of
+    return Headed(layer)
+
+
+def hooked():
+    """A hook gives the layer another parameter before each call."""
+    model = Headed(nn.Linear(16, 16))
+    model.other, model.layer.weight.requires_grad = nn.Parameter(torch.randn(16, 16)), False
+    model.layer.register_forward_pre_hook(
+        lambda layer, _: layer._parameters.update(weight=model.other)
+    )
+    return model
+
+
+def functional(change):
+    def call(layer, x):
+        return torch.func.functional_call(layer, {"weight": change(layer.weight)}, (x,))
+
+    return lambda: Headed(nn.Linear(16, 16), call)
+
+
+@torch.jit.script_if_tracing
+def scripted_linear(x, weight):
+    return F.linear(x, weight)
+
+
+def checkpointed(layer, x):
+    return checkpoint(layer, x, use_reentrant=False)
+
+
+def attention():
+    """Its fast path gives the weights to one fused function."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return Headed(layer)
+
+
+class Scripted(nn.Linear):
+    def forward(self, x):
+        return scripted_linear(x, self.weight) + self.bias
+
+
+EVERY = {"merged", "streamed", "factors", "offload"}
+NO_LINEAR = {"merged", "streamed", "offload"}
+SITUATIONS = {
+    "keeps a product": (lambda: Headed(Kept(16, 16)), set()),
+    "buffer of a weight": (lambda: Headed(Derived(16, 16)), NO_LINEAR),
+    "borrowed weight": (lambda: Headed(Borrowed()), NO_LINEAR),
+    "halves": (lambda: Headed(Halves()), NO_LINEAR),
+    "borrowed halves": (borrowed_halves, {"merged"}),
+    "hook swaps": (hooked, {"merged", "offload"}),
+    "functional_call": (functional(lambda w: w), EVERY),
+    "functional_call, changed": (functional(lambda w: w * 2), {"merged"}),
+    "weight_norm": (lambda: Headed(weight_norm(nn.Linear(16, 16))), NO_LINEAR),
+    "spectral_norm": (lambda: Headed(spectral_norm(nn.Linear(16, 16))), NO_LINEAR),
+    "attention": (attention, {"merged"}),
+    "checkpoint": (lambda: Headed(nn.Linear(16, 16), checkpointed), EVERY),
+    "script_if_tracing": (lambda: Headed(Scripted(16, 16)), NO_LINEAR),
+    "vmap": (lambda: Headed(nn.Linear(16, 16), lambda m, x: torch.func.vmap(m)(x)), EVERY),
+}
+
+
+def by_hand(build, optimizer):
+    """Returns the first two losses of a new model, displaced along a step's direction."""
+    space, z, found = optimizer.method.params, optimizer.method.direction(0), []
+    for sign in (1, -1):
+        model = made(build)
+        named = dict(model.named_parameters())
+        with torch.no_grad():
+            for i, (name, p) in enumerate(zip(space.names, space.like, strict=True)):
+                named[name].add_(0.1 * sign * z.sample(i, p))
+            found.append(float(model.loss()))
+    return found
+
+
+@pytest.mark.parametrize("policy", sorted(EVERY))
+@pytest.mark.parametrize("name", SITUATIONS)
+@pytest.mark.filterwarnings("error:.*does not depend on it")
+def test_losses_are_those_by_hand_or_the_weight_is_named(name, policy, tmp_path):
+    build, computes = SITUATIONS[name]
+    model, restore = made(build), "streamed" if policy == "offload" else policy
+    if policy == "offload":
+        zo.offload(model, "disk", device="cpu", directory=tmp_path)
+    method = "lozo" if policy == "factors" else "mezo"
+    if policy in computes:
+        optimizer = optimizer_of(method, model, restore, eps=0.1)
+        truth = by_hand(build, optimizer)
+        optimizer.step(model.loss)
+        assert optimizer.info.losses[:2] == pytest.approx(truth, abs=2e-6)
+    else:
+        with pytest.raises((ValueError, RuntimeError), match=r"layer|other"):
+            optimizer_of(method, model, restore, eps=0.1).step(model.loss)
+
+
+def test_weights_that_change_no_loss_are_named():
+    model = made(lambda: Headed(nn.ModuleList([nn.Linear(16, 16), nn.Linear(16, 16)])))
+    model.call = lambda layers, x: layers[0](x)
+    old = model.layer[1].weight.clone()
+    with pytest.warns(
+        UserWarning, match=r"layer\.1\.weight, layer\.1\.bias: the closure's loss does"
+    ):
+        zo.MeZO(model, 0.0, restore="streamed", noise="torch").step(model.loss)
+    assert torch.equal(model.layer[1].weight, old)
+
+
 class Clamped(nn.Embedding):
     def forward(self, ids):
         with torch.no_grad():
@@ -364,21 +530,47 @@ POLICIES = [("mezo", "merged"), ("mezo", "subtract"), ("bszo", "snapshot"), ("fz
 POLICIES += [("lozo", "factors"), ("eggroll", "factors")]
 DTYPES = (torch.float32, *HALVES)
 NAMES = [n for n in (*MODELS, *WINDOWS) if n not in ("gemma 3, with pictures", "gpt-oss")]
+WHOLE = {name: {**MODELS, **WINDOWS}[name] for name in NAMES}
+
+
+def of_low_rank(bits, name, adapter_dtype, dtype):
+    return adapted(quantised(bits, lambda: MODELS["llama"]().to(dtype)), name, dtype=adapter_dtype)
+
+
+ADAPTED = {
+    f"{bits}, {name} in {of}": partial(of_low_rank, bits, name, of)
+    for bits in ("int8", "nf4")
+    for name in ("lora", "ia3")
+    for of in ("float32", "model")
+}
 ROTATED = [
     (name, *POLICIES[(i + j) % 6], DTYPES[(i + j) % 3 - j // 3])
     for j in range(6)
     for i, name in enumerate(NAMES)
 ]
+ROTATED += [  # IA3's vectors belong to no layer that factors displaces
+    (name, *policy, dtype)
+    for i, name in enumerate(ADAPTED)
+    for j, policy in enumerate(POLICIES)
+    for dtype in [torch.bfloat16 if "factors" in policy else DTYPES[(i + j) % 3]]
+    if not ("ia3" in name and "factors" in policy)
+]
+DEFAULT = {
+    *ROTATED[: len(NAMES)],
+    *(of for of in ROTATED if of[0] in ADAPTED and of[2] == "factors"),
+}
 SOUND = [
-    pytest.param(*case, marks=[pytest.mark.process] * (i >= len(NAMES)))
-    for i, case in enumerate(ROTATED)
+    pytest.param(*case, marks=[] if case in DEFAULT else [pytest.mark.process]) for case in ROTATED
 ]
 
 
 @pytest.mark.parametrize(("name", "method", "restore", "dtype"), SOUND, ids=str)
 def test_sound_models_pass_and_their_step_has_the_same_bits(name, method, restore, dtype):
-    made = {**MODELS, **WINDOWS}[name]
-    runs = [TinyRun(made().to(dtype), method, restore, eps=1e-3) for _ in range(2)]
+    if name in ADAPTED:
+        models = [ADAPTED[name](dtype).model for _ in range(2)]
+    else:
+        models = [WHOLE[name]().to(dtype) for _ in range(2)]
+    runs = [TinyRun(model, method, restore, eps=1e-3) for model in models]
     check = PolicyCheck(runs[0].params, runs[0].loss, lambda values: [list(values)])
     with check.watching():
         found = runs[0].optimizer.step(runs[0].loss)
@@ -389,7 +581,7 @@ def test_sound_models_pass_and_their_step_has_the_same_bits(name, method, restor
 
 MAMBA = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 8}
 MAMBA |= {"num_heads": 4, "head_dim": 8, "n_groups": 1, "expand": 2}
-WILD = {name: {**MODELS, **WINDOWS}[name] for name in NAMES}
+WILD = {**WHOLE}
 WILD["mamba 2"] = partial(random_model, "Mamba2ForCausalLM", **MAMBA)
 WILD["t5"] = t5
 

@@ -28,19 +28,7 @@ from zo.library.arguments import (
     noise_for,
     typed,
 )
-from zo.library.checks import (
-    RepeatCheck,
-    ReplacedCheck,
-    StepReport,
-    check_constants,
-    check_groups,
-    check_seed,
-    check_storage,
-    check_texts,
-    check_trained,
-    rates_of,
-    warn_of_backward,
-)
+from zo.library.preflight import Preflight, rates_of
 from zo.library.step_context import step_context
 from zo.noise import NOISES, compiling
 from zo.optim import OPTIMIZERS, SHARDABLE
@@ -159,7 +147,6 @@ class ZerothOrder(_Base):
             trained = [(name, p) for name, p in self._given if p.requires_grad]
             noise = noise or noise_for(trained)
             space = ParameterSpace(trained, restore, (), noise, rounding, model)
-        self._trained = [p.requires_grad for _, p in self._given]
         self._start = fingerprint(space) if getattr(config, "anchored", False) else None
         self._recorder: Recorder | None = None
         self.info: StepInfo | None = None
@@ -183,11 +170,10 @@ class ZerothOrder(_Base):
             )
         rates_of(self.param_groups)
         whole = params if isinstance(params, nn.Module) else model
-        self._repeats = RepeatCheck(whole, space, check_closure)
-        self._model = whole
-        self._grouped = [[*g["params"]] for g in self.param_groups]
-        self._report = StepReport()
-        self._replaced = ReplacedCheck(whole, space, whole is params)
+        self._preflight = Preflight(
+            whole, space, self._given, self.param_groups, whole is params, check_closure
+        )
+        self._devices = {t.device.type for t in space.like}
         check_processes(space, whole, grouped=group is not None)
         if record is not None:
             self._recorder = Recorder(Path(record), self.method)
@@ -245,24 +231,16 @@ class ZerothOrder(_Base):
                 " torch.distributed.checkpoint.save({'optimizer': optimizer})" * (closure is None)
             )
         compiled, method, space = compiling.seconds, self.method, self.method.params
-        check_storage(space)
-        self._replaced.check()
-        check_trained(self._given, self._trained)
-        check_groups(self.param_groups, self._grouped)
-        check_constants()
-        if method.step_index == 0:
-            check_seed(space, method.seed)
-            warn_of_backward(self._model, space)
         loss = ClosureLoss(closure)
-        check_texts(method.config, loss)
-        compares = self._repeats.due() and self._repeats.first and method.step_index == 0
-        if self._repeats.due():
-            at_once = self._repeats.first  # modes may differ later
-            with self._together.processes.together() if at_once else nullcontext():
-                self._repeats.check(loss)
-        rates = rates_of(self.param_groups)
+        rates = self._preflight.check(self.param_groups, loss, method)
+        compares = False
+        if self._preflight.due():
+            first = self._preflight.first  # modes may differ later
+            compares = first and method.step_index == 0
+            with self._together.processes.together() if first else nullcontext():
+                self._preflight.check_closure(loss)
         exact = space.policy.constraints.exact
-        with step_context({t.device.type for t in space.like}, exact) as loss.context:
+        with step_context(self._devices, exact) as loss.context:
             method.rates = rates
             method.watches_rounding = method.step_index == 0
             merged = self._merged_by_reader()
@@ -284,7 +262,7 @@ class ZerothOrder(_Base):
             if self._recorder is not None:
                 self._recorder.append(rates, info.losses)
         if self._together.processes.leads:
-            self._report.look_at(method.step_index, info, compiling.seconds - compiled, space)
+            self._preflight.look_at(method.step_index, info, compiling.seconds - compiled)
         return info.loss
 
     def __repr__(self) -> str:

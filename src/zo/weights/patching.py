@@ -10,12 +10,13 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MethodType
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 _Guard = TypeVar("_Guard", bound="GuardedParameter")
 
@@ -28,6 +29,45 @@ METADATA = {
     "is_neg", "is_signed", "is_same_size", "retains_grad", "_is_view",
 }  # fmt: skip
 """Attributes and functions of a tensor that do not read its values."""
+
+
+def reads_values(function: Any) -> bool:
+    """Returns whether a function of tensors, or an attribute's `__get__`, reads their values."""
+    name, of = getattr(function, "__name__", ""), getattr(function, "__self__", None)
+    attribute = name in ("__get__", "__set__")
+    return (getattr(of, "__name__", "") if attribute else name) not in METADATA
+
+
+def _tensors_in(found: list[Any]) -> Iterator[Tensor]:
+    """Yields the tensors of a list, also those in tuples and lists; empties it."""
+    while found:
+        item = found.pop()
+        if isinstance(item, (tuple, list)):
+            found += item
+        elif isinstance(item, Tensor):
+            yield item
+
+
+class Reads(TorchFunctionMode):
+    """Notes the memory that torch's functions read while it is on.
+
+    Attributes:
+        storages: Addresses.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: set[int] = set()
+
+    def __torch_function__(
+        self, function: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Calls the function."""
+        if reads_values(function):
+            for t in _tensors_in([*args, *(kwargs or {}).values()]):
+                with suppress(RuntimeError):  # those without memory of their own
+                    self.storages.add(t.untyped_storage().data_ptr())
+        return function(*args, **(kwargs or {}))
 
 
 class GuardedParameter(nn.Parameter):
@@ -56,22 +96,17 @@ class GuardedParameter(nn.Parameter):
         cls, function: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Calls the function once the values are up to date."""
-        name, of = getattr(function, "__name__", ""), getattr(function, "__self__", None)
-        attribute = getattr(of, "__name__", "") if name in ("__get__", "__set__") else name
         # No `with DisableTorchFunctionSubclass()`, at whose end Ctrl-C would leave it disabled.
         disabled = torch._C._disabled_torch_function_impl
-        if attribute not in METADATA:
+        if reads_values(function):
             disabled(cls._update, kinds, ([*args, *(kwargs or {}).values()],), {})
         return disabled(function, kinds, args, kwargs or {})
 
     @staticmethod
     def _update(found: list[Any]) -> None:
         """Brings parameters up to date, also those in tuples and lists."""
-        while found:
-            item = found.pop()
-            if isinstance(item, (tuple, list)):
-                found += item
-            elif isinstance(item, GuardedParameter):
+        for item in _tensors_in(found):
+            if isinstance(item, GuardedParameter):
                 type(item).before_reading(item)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:

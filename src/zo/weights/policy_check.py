@@ -99,7 +99,7 @@ class PolicyCheck:
             return losses
         policy.finish_restore()
         base = self._evaluate()
-        rounding = max(1e-3, *(torch.finfo(t.dtype).eps / 2 for t in space.like))
+        rounding = max(1e-3, *(torch.finfo(t.dtype).eps for t in space.like))
         if found == truth and abs(truth - base) > 10 * rounding * abs(base):
             return losses
         parts += [{}] * (int(max(counts)) - len(parts))

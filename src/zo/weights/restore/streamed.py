@@ -158,7 +158,8 @@ class Streamed(RestorePolicy, Store):
         self, out: list[Tensor], thetas: list[Tensor], tensors: Sequence[int], rows: Tensor | None
     ) -> None:
         """Writes tensors, displaced, or of one table the rows with these indices, (r,)."""
-        with uncast(thetas[0].device):
+        # A layer that vmap calls is displaced outside of it: noise is no function of its inputs.
+        with uncast(thetas[0].device), torch._C._DisableFuncTorch():
             if rows is None:
                 add_to_all_(out, thetas, tensors, self._terms, None)
             else:
