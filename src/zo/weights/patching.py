@@ -133,6 +133,7 @@ class ReplacedForward(functools.partial):  # type: ignore[type-arg]
 
     module: nn.Module
     plain: Callable[..., Any] | None
+    own_forward: Callable[..., Any] | None = None
 
     @property
     def inner(self) -> Callable[..., Any]:
@@ -151,6 +152,7 @@ class ReplacedForward(functools.partial):  # type: ignore[type-arg]
         own = self.module.__dict__
         if (current := own.get("forward")) is not self:
             self.plain, own["forward"] = current, self
+        self.own_forward = self.inner
         return self
 
     def take_back(self) -> None:
@@ -206,7 +208,7 @@ def put_forward(module: nn.Module, forward: Callable[..., Any]) -> None:
     if outer is None:
         module.__dict__["forward"] = forward
     else:
-        outer.plain = forward
+        outer.plain = outer.own_forward = forward
 
 
 ParameterOwners: TypeAlias = dict[nn.Module, list[tuple[nn.Module, str, int]]]
