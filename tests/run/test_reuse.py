@@ -10,9 +10,9 @@ from zo.config import identity
 from zo.lm.scoring.states import KeptStates
 from zo.run import reuse
 from zo.run.assembly import Session
+from zo.run.command import Shared
 from zo.run.reuse import begin_reuse
 from zo.run.runner import run
-from zo.run.shared import Shared
 
 LAST = ("adapter=layers", "adapter.layers=last:1")
 GIB = "precision.prefix_cache_gib"

@@ -68,7 +68,7 @@ def test_outside_the_main_thread_there_are_no_requests():
 
 
 def test_a_run_that_is_loading_stops_at_once(make_run, monkeypatch, capsys):
-    def load(cfg, scratch):
+    def load(cfg, scratch, shared):
         signal.raise_signal(signal.SIGINT)
         pytest.fail("it went on loading")
 

@@ -14,10 +14,10 @@ from tests.support.runs import stopped_after
 from zo.config import TrackingConfig
 from zo.config.settings import chosen_mode
 from zo.run.__main__ import main
+from zo.run.command import Shared
 from zo.run.logs import wandb_run
 from zo.run.logs.tracking import RunLog
 from zo.run.runner import run
-from zo.run.shared import Shared
 from zo.run.store.directory import directory_of
 from zo.run.store.rows import read_rows
 

@@ -13,6 +13,7 @@ from zo.distributed.processes import Processes
 from zo.lm.config import ModelError
 from zo.run import dist_checks, runner
 from zo.run.assembly import Session
+from zo.run.command import Shared
 from zo.weights.space import ParameterSpace
 
 
@@ -38,7 +39,7 @@ def _third_update(number: int, spoil: Callable[[Tensor], Any]) -> Callable[[RunC
     return lambda _: setattr(ParameterSpace, "apply_update", spoiling)
 
 
-def _refuse(cfg: RunConfig, scratch: Path) -> None:
+def _refuse(cfg: RunConfig, scratch: Path, shared: Shared) -> None:
     raise ModelError("model.path: it is not there")
 
 

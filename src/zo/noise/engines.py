@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from zo.noise.keys import NoiseKey
 from zo.noise.philox import POSITIONS
-from zo.noise.program import Program
+
+if TYPE_CHECKING:
+    from zo.noise.program import Program
 
 KeyedTerms: TypeAlias = Sequence[tuple[float, NoiseKey]]
 """A sum of coefficient times standard normals, or times signs."""

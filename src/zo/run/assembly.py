@@ -28,9 +28,9 @@ from zo.lm.scoring.candidates import CandidateScorer
 from zo.optim import OPTIMIZERS
 from zo.optim.base import ZOOptimizer
 from zo.run import memory
+from zo.run.command import Shared
 from zo.run.losses import BatchLoss, divided
 from zo.run.provenance import weights_hash
-from zo.run.shared import Shared
 from zo.run.store.directory import base_of, digest_examples
 from zo.tasks import Encoded, Example, TaskConfig, TaskError, load_splits, tokenize
 from zo.tasks.checks import check_answers, check_splits, check_tokens, preview

@@ -1,14 +1,37 @@
 """One run as a command: its title, its exit status, and one line for whatever the user can fix."""
 
+from __future__ import annotations
+
 import os
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zo.config import RunConfig, describe
 from zo.config.settings import chosen_mode
 from zo.distributed.config import follows
 from zo.run.logs.progress import Screen
 from zo.run.signals import CTRL_C
+
+if TYPE_CHECKING:
+    from zo.lm.scoring.states import KeptStates
+    from zo.tasks import Encoded
+
+
+@dataclass
+class Shared:
+    """What the last run of a multirun left.
+
+    Attributes:
+        encoded: Splits, by all that their tokens come from.
+        states: Hidden states of frozen blocks, by all that they come from.
+        wandb_failed: Whether W&B could not be logged to; it is not tried again.
+    """
+
+    encoded: dict[str, list[Encoded]] = field(default_factory=dict)
+    states: dict[str, KeptStates] = field(default_factory=dict)
+    wandb_failed: bool = False
 
 
 def make(cfg: RunConfig, directory: Path | None = None) -> int:

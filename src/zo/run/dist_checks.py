@@ -20,9 +20,9 @@ from zo.distributed.agreement import check_same, code_digest
 from zo.distributed.processes import Processes, ProcessesError, ProcessLostError, is_loss
 from zo.lm.config import ModelError
 from zo.run.assembly import Session
+from zo.run.command import Shared
 from zo.run.losses import BatchLoss
 from zo.run.provenance import device_name
-from zo.run.shared import Shared
 from zo.run.signals import Lost
 from zo.run.store.directory import flat
 from zo.tasks.examples import batch_indices

@@ -19,9 +19,8 @@ from rich.text import Text
 from zo.config import RunConfig, identity_settings
 from zo.config.identity import check_paths, input_files
 from zo.differences import differing, shortened
-from zo.run.command import import_wandb
+from zo.run.command import Shared, import_wandb
 from zo.run.logs.progress import Screen
-from zo.run.shared import Shared
 from zo.run.store.directory import InputsError, directory_of, flat
 from zo.tasks.measures import in_summary
 

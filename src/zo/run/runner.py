@@ -16,6 +16,7 @@ from zo.lm.scoring.candidates import CandidateScorer
 from zo.record.trajectory import TrajectoryError
 from zo.run import dist_checks, memory, predictions, provenance, signals
 from zo.run.assembly import DeviceError, Session
+from zo.run.command import Shared
 from zo.run.dist_checks import Start, losing
 from zo.run.logs.progress import Progress, Screen
 from zo.run.logs.tracking import (
@@ -30,7 +31,6 @@ from zo.run.logs.tracking import (
 )
 from zo.run.logs.wandb_run import ID, renew_wandb_id
 from zo.run.loop import Run
-from zo.run.shared import Shared
 from zo.run.signals import Interrupted, Requests
 from zo.run.store import atomic, checkpoint, lock
 from zo.run.store.directory import (

@@ -3,19 +3,23 @@
 Directions are bit-identical to those of the unsharded model: a process draws its part of the full tensor's direction.
 """
 
+from __future__ import annotations
+
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Size, Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from zo.noise import Engine, Move, NoiseKey, PhiloxEngine
-from zo.noise.program import Program
 from zo.weights.offloaded import OffloadedParameter
+
+if TYPE_CHECKING:
+    from zo.noise.program import Program
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,23 @@
 """Updates of the weights, each in one pass: a displacement, or a step that updates a method's state, too."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from zo.noise import DTYPES, Engine, Move, NoiseKey, PhiloxEngine, TensorTable
-from zo.noise.program import Value
 from zo.weights.directions import Direction, Stored, Terms, at_least_float32, fused
-from zo.weights.programs import NotElementwiseError, ProgramValues, run_update
+
+if TYPE_CHECKING:
+    from zo.noise.program import Value
+    from zo.weights.programs import ProgramValues
 
 
 class Rounding(NamedTuple):
@@ -57,6 +61,8 @@ class UpdateTarget(NamedTuple):
             ValueError: If the engine cannot run it.
         """
         keeps = np.array([1.0 - self.decay], np.float32)
+        from zo.weights.programs import run_update
+
         if not run_update(engine, [self.p], [self.i], keeps, pending, self.bits, change):
             raise ValueError(f"tensor {self.i}: it and its state must be contiguous")
 
@@ -95,6 +101,8 @@ class UpdateTargets(Sequence[UpdateTarget]):
             return False
         bits, keeps = self.rounding and self.rounding.key, self.table.keeps(1.0, self.decay)
         positions = range(len(self.tensors))
+        from zo.weights.programs import run_update
+
         return run_update(self.table.engine, self.tensors, positions, keeps, pending, bits, change)
 
 
@@ -111,6 +119,8 @@ class ParameterUpdate(ABC):
         Raises:
             NotElementwiseError: If no program can do it.
         """
+        from zo.weights.programs import NotElementwiseError
+
         raise NotElementwiseError(type(self).__name__)
 
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
@@ -384,6 +394,8 @@ def add_to_all_(
     engines = (getattr(z, "engine", None) for _, z in terms)
     engine = next((found for found in engines if isinstance(found, PhiloxEngine)), None)
     if engine is not None:
+        from zo.weights.programs import run_update
+
         of, keeps = (engine, theta, positions), np.ones(len(theta), np.float32)
         if run_update(*of, keeps, (), None, lambda at, x: at.added(x, terms), out):
             return

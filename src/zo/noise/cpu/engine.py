@@ -1,10 +1,12 @@
 """Philox noise on the CPU: one pass over the weights, compiled by numba, in as many threads as torch has."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +16,6 @@ from zo.noise import philox
 from zo.noise.cpu.compiled import F, U
 from zo.noise.cpu.draws import CHUNK
 from zo.noise.cpu.passes import add, add_rows, add_to_all, fill, fill_all, fill_rows
-from zo.noise.cpu.programs import run
 from zo.noise.engines import (
     DTYPES,
     Move,
@@ -24,7 +25,9 @@ from zo.noise.engines import (
     flat_array,
 )
 from zo.noise.keys import NoiseKey
-from zo.noise.program import Program
+
+if TYPE_CHECKING:
+    from zo.noise.program import Program
 
 ALONE = 2**16
 """Values per thread below which a second thread does not pay off."""
@@ -62,6 +65,8 @@ class NumbaEngine(PhiloxEngine):
         positions: Sequence[int],
         keeps: Any,
     ) -> None:
+        from zo.noise.cpu.programs import run  # here: most methods need none
+
         addresses = np.array([[t.data_ptr() for t in of] for of in lists])
         widths = np.array([[DTYPES.index(t.dtype) for t in of] for of in lists])
         lengths = np.array([[t.numel() for t in of] for of in lists])

@@ -10,8 +10,8 @@ from typing import Any
 
 from zo.config import RunConfig
 from zo.record.appender import Appender
+from zo.run.command import Shared
 from zo.run.logs.wandb_run import WandbRun
-from zo.run.shared import Shared
 from zo.run.store import atomic, lock
 from zo.run.store.directory import DirectoryError, load
 from zo.run.store.rows import ATTEMPTS, METRICS, Row, read_rows

@@ -16,7 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from zo.config import RunConfig, TrackingConfig, describe, identity_settings
 from zo.config.settings import chosen_mode
-from zo.run.shared import Shared
+from zo.run.command import Shared
 from zo.run.store import atomic
 from zo.run.store.rows import ATTEMPTS, LOSSES, METRICS, Row
 
