@@ -169,7 +169,8 @@ def test_what_a_text_leaves_behind_or_prints_is_counted_and_ended(rules):
     assert found.left >= 1
     assert found.printed == ["said\n"]
     every = psutil.process_iter(["cmdline"])
-    assert not [one for one in every if mark in (one.info["cmdline"] or ())]
+    left = [one for one in every if mark in (one.info["cmdline"] or ())]
+    assert not psutil.wait_procs(left, timeout=5)[1], "a killed process is there for a moment"
 
 
 def test_the_run_stops_at_the_first_text_that_has_no_number(rules):
