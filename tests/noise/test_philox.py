@@ -82,7 +82,9 @@ def program(bits: NoiseKey | None) -> Program:
     return made
 
 
-@pytest.mark.skipif(len(ENGINES) < 2, reason="needs numba")
+@pytest.mark.skipif(
+    not engine("philox").runs_programs, reason="torch rounds products before their sums"
+)
 @pytest.mark.parametrize("bits", [None, BITS])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_program_gives_the_bits_of_the_reference_in_any_parts(dtype, bits):

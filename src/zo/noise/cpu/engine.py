@@ -36,11 +36,21 @@ LIKE = {dtype: flat_array(torch.zeros(1, dtype=dtype)) for dtype in DTYPES}
 """Dtype -> an array of it for the kernels."""
 
 
+def torch_fuses() -> bool:
+    """Returns whether torch rounds a + b · c once, as programs do. Without AVX2 it rounds the product, too."""
+    a, b, c = torch.full((67,), -1.0), torch.full((67,), 1 + 2.0**-12), 1 + 2.0**-12
+    once = 2.0**-11 + 2.0**-24
+    return bool((torch.addcmul(a, b, b) == once).all() and (a.add(b, alpha=c) == once).all())
+
+
 class NumbaEngine(PhiloxEngine):
-    """Philox noise on the CPU, with as many threads as torch has."""
+    """Philox noise on the CPU, with as many threads as torch has.
+
+    It runs no programs where torch rounds otherwise, so that steps keep their bits where tensors are updated by torch.
+    """
 
     backend = "philox-cpu"
-    runs_programs = True
+    runs_programs = torch_fuses()
 
     def table(
         self,
