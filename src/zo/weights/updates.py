@@ -60,9 +60,9 @@ class UpdateTarget(NamedTuple):
         Raises:
             ValueError: If the engine cannot run it.
         """
-        keeps = np.array([1.0 - self.decay], np.float32)
         from zo.weights.programs import run_update
 
+        keeps = np.array([1.0 - self.decay], np.float32)
         if not run_update(engine, [self.p], [self.i], keeps, pending, self.bits, change):
             raise ValueError(f"tensor {self.i}: it and its state must be contiguous")
 
@@ -97,12 +97,12 @@ class UpdateTargets(Sequence[UpdateTarget]):
 
     def run_program(self, pending: Terms, change: Callable[[ProgramValues, Value], Value]) -> bool:
         """Updates all tensors by one program, as `run_update`; returns whether it was done."""
+        from zo.weights.programs import run_update
+
         if self.table is None:
             return False
         bits, keeps = self.rounding and self.rounding.key, self.table.keeps(1.0, self.decay)
         positions = range(len(self.tensors))
-        from zo.weights.programs import run_update
-
         return run_update(self.table.engine, self.tensors, positions, keeps, pending, bits, change)
 
 
