@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from weakref import WeakSet
@@ -232,6 +233,26 @@ def test_a_step_reads_the_weights_twice_and_writes_them_once(tmp_path, monkeypat
     assert counts["read"][rows] == 2
     ahead = 2  # what was fetched before an update is fetched again
     assert all(4 <= n <= 6 + ahead for name, n in counts["read"].items() if name != rows)
+
+
+def test_a_transfer_that_has_begun_may_apply_the_last_of_an_update(tmp_path):
+    """Whoever applies the rest may find that nothing is left."""
+    model = opt()
+    offload = zo.offload(model, "disk", device="cpu", directory=tmp_path)
+    with torch.no_grad():
+        for _ in range(2):  # the second finds out what follows the last
+            loss_of(model)
+    offload.make_writable(range(len(offload.names)))
+    for i, name in enumerate(offload.names):
+        before = offload.parameters[i].clone()
+
+        def slow(_: int, p: Tensor) -> None:
+            time.sleep(0.01)
+            p += 1
+
+        offload.defer_update([i], slow)
+        offload.apply_deferred()
+        assert torch.equal(offload.parameters[i], before + 1), name
 
 
 def test_everybody_who_reads_gets_the_updated_weights(tmp_path):

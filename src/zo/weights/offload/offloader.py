@@ -110,7 +110,8 @@ class Offload(Store):
         """Applies the deferred update to the tensors that were not fetched since."""
         self._raise_failed()
         if self._outdated:
-            self._discard_prefetched()
+            self._discard_prefetched()  # a transfer that had begun may apply the last of it
+        if self._outdated:
             place = self._buffer.take(max(aligned(self.parameters[i]) for i in self._outdated))
             work = self._transfers.submit(partial(self._update_outdated, place))
             self._transfers.synchronize(work)
