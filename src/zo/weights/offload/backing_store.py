@@ -228,6 +228,15 @@ class BackingStore(ABC):
             out.copy_(self.piece(row * width, (row + 1) * width))
         return found
 
+    def entries(self, index: Tensor) -> Tensor:
+        """Returns values in the host's memory by their flat positions, (n,); of a file nothing stays mapped."""
+        found, count = self.tensor.new_empty(len(index)), self.tensor.numel()
+        for begin in range(0, count, PIECE):
+            inside = (index >= begin) & (index < begin + PIECE)
+            piece = self.piece(begin, min(begin + PIECE, count))
+            found[inside] = piece[index[inside] - begin]
+        return found
+
 
 class InMemory(BackingStore):
     """A tensor of the host; pinned where the device is a GPU."""

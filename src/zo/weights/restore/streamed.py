@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from zo.noise import Move, NoiseKey, TensorTable
 from zo.weights.aliasing import is_alias, is_dense, storage_key
-from zo.weights.directions import Terms, uncast
+from zo.weights.directions import Terms, at_least_float32, uncast
 from zo.weights.offloaded import OffloadedParameter, offload_of
 from zo.weights.patching import (
     VIEW_STAYS,
@@ -172,6 +172,14 @@ class Streamed(RestorePolicy, Store):
         if there := {i: t for i, t in found if i is not None}:
             with self.space.stopwatch.running("weights", 0):
                 self._displace([*there.values()], [*there.values()], [*there], plan.rows)
+
+    def entries(self, i: int, index: Tensor) -> Tensor:
+        """As `RestorePolicy.entries`."""
+        p = self.space.parameters[i]
+        if self._offload is None or not isinstance(p, OffloadedParameter):
+            return super().entries(i, index)
+        self._offload.apply_deferred()
+        return at_least_float32(self._offload.stores[self._offload.position(p)].entries(index))
 
     def refuse_reader(self, i: int) -> None:
         """Raises RestoreError if an offloaded tensor is of θ."""
