@@ -11,6 +11,7 @@ from pathlib import Path
 # Workers share the machine; torch reads it once, when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
 import pytest
 import submitit  # noqa: F401  # first: it closes what absl logs to, and that would be pytest's own file
 import torch
@@ -47,6 +48,13 @@ def keep_out_of_collections() -> None:
 
 def pytest_collection_finish() -> None:
     keep_out_of_collections()
+
+
+def pytest_runtest_setup() -> None:
+    """Weights and data that a test draws are the same at each run of it, whatever ran before."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  libraries draw from it
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)

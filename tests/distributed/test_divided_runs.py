@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 
 INTERRUPTED = 143
 IN_STEP = "zo.run.losses.BatchLoss.__call__"
-SETTINGS = ("optimizer=bszo", "eval_tokens=256", "distributed.timeout=20", "eval_every=3")
+SETTINGS = ("optimizer=bszo", "eval_tokens=256", "distributed.timeout=60", "eval_every=3")
 SETTINGS += ("distributed.check_every=2", "threads=1")
 
 LAST = ("adapter=layers", "adapter.layers=last:1")
@@ -77,7 +77,7 @@ def test_killed_and_terminated_processes_end_the_run_on_all_and_any_number_goes_
 
 
 def test_a_process_that_never_comes_or_hangs_ends_the_run_of_the_others_within_the_timeout(frozen):
-    (run,) = frozen(1, *SETTINGS, "distributed.timeout=3")
+    (run,) = frozen(1, *SETTINGS, "distributed.timeout=8")
     assert exit_statuses(run, 2, {1: At("zo.run.runner.join")}) == [INTERRUPTED, KILLED]
     assert "no connection at 127.0.0.1" in log(run)
     hangs = {1: At(IN_STEP, 4, number=signal.SIGSTOP)}

@@ -57,7 +57,7 @@ def test_a_run_with_divided_tensors_steps_as_one_process_and_goes_on_from_a_whol
 def test_a_weight_that_is_infinite_on_one_process_is_a_collapse_on_all(make_run, tiny_llama):
     """It is of the last token in the vocabulary, which no loss sees."""
     cfg = make_run(tiny_llama, "optimizer=bszo", *DIVIDED, "precision.restore=snapshot")
-    assert gather_results(2, told_by, cfg, "an infinite weight", timeout_s=120) == ["collapsed"] * 2
+    assert gather_results(2, told_by, cfg, "an infinite weight") == ["collapsed"] * 2
 
 
 def test_the_number_of_processes_is_that_of_the_setting(make_run):

@@ -110,7 +110,7 @@ def call(command: str, monkeypatch) -> int | str | None:
         ]
         return subprocess.run(command, check=False, timeout=200).returncode
     if words[0] not in ("python", "zo"):
-        return subprocess.run(words, check=False, timeout=60).returncode
+        return subprocess.run(words, check=False, timeout=200).returncode
     if words[:2] == ["python", "train.py"]:
         words[:2] = ["zo", "train"]
     if words[1] == "train":

@@ -25,7 +25,7 @@ def test_ctrl_c_stops_the_runs_and_says_that_the_same_command_continues_them(gri
     )
     wait_for((run.directory / "metrics.jsonl").exists, "the first step")
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 143, output
     assert "The same command continues them" in output
     assert states([run]) == ["interrupted"]

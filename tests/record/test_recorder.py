@@ -132,6 +132,7 @@ def test_groups_under_streamed_replay_with_their_model(file):
 
 
 def test_a_file_is_closed_with_what_writes_it(tmp_path):
+    gc.collect()  # of earlier tests, which may close files
     before = os.listdir("/proc/self/fd")
     appender = Appender(tmp_path / "file")
     assert len(os.listdir("/proc/self/fd")) == len(before) + 1

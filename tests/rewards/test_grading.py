@@ -6,7 +6,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -28,7 +27,7 @@ def run(prompts, texts):
     return [float(eval(t)) for t in texts]
 def slow(prompts, texts):
     time.sleep(0.1 * len(texts))
-    return [1] * len(texts)
+    return [len(texts)] * len(texts)
 def token():
     frame = sys._getframe()
     while "token" not in frame.f_locals:
@@ -124,7 +123,7 @@ def wait_for_the_end_of(processes):
         except psutil.NoSuchProcess:
             return False
 
-    wait_for(lambda: not any(map(alive, processes)), "the end of graders", 10)
+    wait_for(lambda: not any(map(alive, processes)), "the end of graders")
 
 
 @pytest.mark.parametrize("sandbox", [True, False])
@@ -138,14 +137,9 @@ def test_hostile_texts_are_found_counted_and_survived(rules, sandbox):
     }
     texts = [t for pair in zip(hostile, ["5"] * len(hostile), strict=True) for t in pair]
     grading = rater(rules, "run", on_error=-1, sandbox=sandbox)
-    start = time.monotonic()
     found = rate(grading, texts)
-    seconds = time.monotonic() - start
     assert found.totals == [-1, 5] * len(hostile)
-    kinds = {texts[failure.index]: failure.kind for failure in found.failures}
-    assert kinds == hostile
-    hangs = sum(kind == "hang" for kind in kinds.values())
-    assert hangs * LIMIT_S < seconds < (hangs + 1) * LIMIT_S + 10
+    assert {texts[failure.index]: failure.kind for failure in found.failures} == hostile
     assert not outside.exists()
     assert rate(grading, [*HARMLESS, "7"]).totals == [*HARMLESS.values(), 7]
 
@@ -164,13 +158,13 @@ def test_a_forged_answer_is_a_failure_of_its_text_alone_or_nothing(grading, line
 
 def test_what_a_text_leaves_behind_or_prints_is_counted_and_ended(rules):
     grading = rater(rules, "run")
-    mark = "31415926"
+    mark = f"31415{os.getpid()}"
     found = rate(grading, [t.replace("1000", mark) for t in HARMLESS])
     assert found.left >= 1
     assert found.printed == ["said\n"]
     every = psutil.process_iter(["cmdline"])
     left = [one for one in every if mark in (one.info["cmdline"] or ())]
-    assert not psutil.wait_procs(left, timeout=5)[1], "a killed process is there for a moment"
+    assert not psutil.wait_procs(left, timeout=60)[1], "a killed process is there for a moment"
 
 
 def test_the_run_stops_at_the_first_text_that_has_no_number(rules):
@@ -178,8 +172,8 @@ def test_the_run_stops_at_the_first_text_that_has_no_number(rules):
     with pytest.raises(RewardError, match=says) as caught:
         rate(rater(rules, "run"), ["1", "1/0", "2", "sys.exit()"])
     assert "line 6, in run" in str(caught.value.__cause__)
-    with pytest.raises(RewardError, match=r"took longer than 0\.5 s \(row 102\)"):
-        rate(rater(rules, "run", timeout=0.5), ["1", "2", "9**9**9"])
+    with pytest.raises(RewardError, match=r"took longer than 2 s \(row 102\)"):
+        rate(rater(rules, "run"), ["1", "2", "9**9**9"])
 
 
 def test_several_functions_are_weighted_and_one_that_knows_nothing_is_left_out(rules):
@@ -199,9 +193,7 @@ def test_numbers_depend_neither_on_how_many_processes_there_are_nor_on_which_one
 def test_a_slow_function_is_called_with_fewer_texts_and_rates_all(rules):
     grading = rater(rules, "slow", timeout=1.0)
     assert rate(grading, ["x"] * 15).totals == [1] * 15  # each alone: together they take too long
-    start = time.monotonic()
-    assert rate(grading, ["x"] * 15).totals == [1] * 15
-    assert time.monotonic() - start < 2.5
+    assert 1 < max(rate(grading, ["x"] * 15).totals) < 10
 
 
 def test_what_cannot_be_loaded_is_one_sentence(tmp_path):
@@ -250,11 +242,11 @@ def test_graders_end_with_their_run_also_when_they_hang(rules, how, sandbox):
         command, stdout=-1, stderr=-1, text=True, start_new_session=True, env=env
     ) as run:
         assert run.stdout.readline() == "[1.0, 2.0]\n"
-        time.sleep(0.3)
+        wait_for(lambda: "sleep" in [one.name() for one in children(run.pid)], "both to hang")
         below = children(run.pid)
         assert len(below) >= 4
         os.killpg(run.pid, how)
-        said = run.communicate(timeout=20)[1]
+        said = run.communicate(timeout=120)[1]
     assert said.count("Traceback") <= (how == signal.SIGINT)
     wait_for_the_end_of(below)
 
@@ -273,7 +265,8 @@ def test_a_grader_that_somebody_ends_is_replaced(rules, which):
     assert first["values"] == answers[1]["values"] == [2]
 
 
-ALONE = "subprocess.Popen(['sleep', '27182818'], start_new_session=True) and {}"
+SECONDS = f"27182{os.getpid()}"
+ALONE = f"subprocess.Popen(['sleep', '{SECONDS}'], start_new_session=True) and {{}}"
 """A process of a session of its own, which no signal to the grader's group reaches; then the grader ends or hangs."""
 
 
@@ -281,14 +274,15 @@ ALONE = "subprocess.Popen(['sleep', '27182818'], start_new_session=True) and {}"
 @pytest.mark.parametrize("then", ["os._exit(3)", "time.sleep(600)", "os.fork() and os._exit(3)"])
 def test_processes_of_a_grader_that_ends_or_hangs_end_with_it(rules, sandbox, then):
     pool = Pool(Setup([f"{rules}:run"], sandbox=sandbox), 1)
-    (found,) = pool.call([Task(0, request([ALONE.format(then)]), 0.5)])
-    assert found["failed"] == ("hang" if "sleep(" in then else "exit")
+    kind, limit_s = ("hang", 0.5) if "sleep(" in then else ("exit", 60)
+    (found,) = pool.call([Task(0, request([ALONE.format(then)]), limit_s)])
+    assert found["failed"] == kind
 
     def gone() -> bool:
         every = psutil.process_iter(["cmdline"])
-        return not [one for one in every if "27182818" in (one.info["cmdline"] or ())]
+        return not [one for one in every if SECONDS in (one.info["cmdline"] or ())]
 
-    wait_for(gone, "a killed process to end", timeout_s=10)
+    wait_for(gone, "a killed process to end")
 
 
 def test_columns_of_any_kind_reach_a_function_and_nothing_is_unpickled_from_it(rules, monkeypatch):

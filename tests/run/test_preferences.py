@@ -111,7 +111,7 @@ def test_predictions_of_pairs_are_a_table_and_an_export_orders_new_ones(tmp_path
 
 @pytest.mark.process
 def test_two_processes_have_the_bits_of_one(tmp_path):
-    given = (*SMALL, "optimizer.n=1", "distributed.shards=2", "distributed.timeout=20")
+    given = (*SMALL, "optimizer.n=1", "distributed.shards=2", "distributed.timeout=60")
     one, two = (composed(tmp_path / name, *given) for name in ("a", "b"))
     run(one)
     directory = freeze(two)

@@ -2,6 +2,7 @@
 
 # ruff: noqa: PT012  where in the body a request is heeded is what these tests are about
 
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.runs import stopped_after
+from tests.support.waiting import wait_for
 from zo.run.assembly import Session
 from zo.run.command import make
 from zo.run.signals import HEEDED, Interrupted, requests
@@ -85,9 +87,14 @@ def test_a_step_that_cannot_be_replayed_is_saved_before_the_run_stops(make_run):
     assert checkpoint.steps(directory_of(cfg))[-1] == 3  # beside that of the best step
 
 
+def handles_sigterm(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> (signal.SIGTERM - 1) & 1
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("seconds", "number", "status"), [(0.3, signal.SIGINT, -2), (3, signal.SIGTERM, 143)]
+    ("seconds", "number", "status"), [(0, signal.SIGINT, -2), (3, signal.SIGTERM, 143)]
 )
 def test_a_signal_while_the_command_starts_is_one_line(tmp_path, seconds, number, status):
     command = subprocess.Popen(
@@ -97,9 +104,10 @@ def test_a_signal_while_the_command_starts_is_one_line(tmp_path, seconds, number
         stderr=subprocess.PIPE,
         text=True,
     )
+    wait_for(lambda: handles_sigterm(command.pid), "the first line of the command")
     time.sleep(seconds)
     command.send_signal(number)
-    _, err = command.communicate(timeout=60)
+    _, err = command.communicate(timeout=300)
     assert command.returncode == status
     assert "Traceback" not in err
     assert "stopped" in err

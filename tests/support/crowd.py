@@ -1,10 +1,12 @@
 """Processes that begin with all libraries imported, also connected by gloo as torchrun starts them."""
 
+import itertools
 import multiprocessing
 import os
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import forkserver
 from typing import Any
 
@@ -23,10 +25,16 @@ def preloaded_context() -> Any:
     return context
 
 
+PORTS = itertools.cycle(range(10_000, 32_000))
+"""Ports that no system gives to a process that asks for any: one that is free stays so until it is used."""
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    for port in itertools.islice(PORTS, os.getpid() * 97 % 22_000, None):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def environments(world: int, port: int) -> list[dict[str, str]]:
@@ -36,7 +44,7 @@ def environments(world: int, port: int) -> list[dict[str, str]]:
 
 
 def gather_results(
-    world: int, function: Callable[..., Any], *args: Any, timeout_s: float = 60
+    world: int, function: Callable[..., Any], *args: Any, timeout_s: float = 300
 ) -> list[Any]:
     """Calls `function(processes, *args)` in connected processes; returns what each returned."""
     with preloaded_context().Pool(world) as pool:  # no process ends before all have begun
@@ -46,4 +54,4 @@ def gather_results(
 
 def _member(env: dict[str, str], function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     os.environ.update(env)
-    return function(join(timeout=30), *args)
+    return function(join(timeout=120), *args)

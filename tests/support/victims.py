@@ -33,8 +33,8 @@ def exit_statuses(
     directory: Path,
     world: int = 1,
     points: Mapping[int, At] | None = None,
-    timeout_s: float = 120,
-    rest_s: float = 20,
+    timeout_s: float = 300,
+    rest_s: float = 60,
 ) -> list[int | None]:
     """Continues a run, with its output in log.txt; returns the exit statuses of its processes.
 
