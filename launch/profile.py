@@ -4,7 +4,6 @@ A profile for another cluster is a copy of `launch/profiles/slurm.yaml` under an
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -18,12 +17,13 @@ from zo import config
 from zo.config import ConfigError, Problem
 from zo.config.command_line import CommandLine
 from zo.config.explain import explain_yaml
+from zo.optim.config import AutoCount, AutoPositive, Count, Rule, Settings, Steps
 
 PROFILES = Path(__file__).parent / "profiles"
 
 
 @dataclass
-class SlurmProfile:
+class SlurmProfile(Settings):
     """A SLURM cluster; profiles/slurm.yaml explains the keys. None leaves a choice to the cluster."""
 
     partition: str | None = None
@@ -32,56 +32,44 @@ class SlurmProfile:
     constraint: str | None = None
     gres: str | None = None
     gpus_per_node: int | None = None
-    nodes: int = 1
-    tasks_per_node: int = 1
-    cpus_per_task: int = 4
-    mem_gb: float | None = 32.0
-    timeout_min: int = 1440
-    signal_delay_s: int = 120
-    max_num_timeout: int = 100
-    array_parallelism: int = 64
-    runs_per_job: int = 1
+    nodes: Count = 1
+    tasks_per_node: Count = 1
+    cpus_per_task: Count = 4
+    mem_gb: AutoPositive = 32.0
+    timeout_min: Count = 1440
+    signal_delay_s: Count = 120
+    max_num_timeout: Steps = 100
+    array_parallelism: Count = 64
+    runs_per_job: Count = 1
     setup: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     sbatch: dict[str, Any] = field(default_factory=dict)
     folder: str = "${out}/.slurm/%j"
 
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """Yields (key, what would be right)."""
-        least = {"cpus_per_task": 1, "timeout_min": 1, "signal_delay_s": 1, "max_num_timeout": 0}
-        least |= {"array_parallelism": 1, "runs_per_job": 1, "nodes": 1, "tasks_per_node": 1}
-        for key, bound in least.items():
-            if getattr(self, key) < bound:
-                yield key, f"must be at least {bound}"
-        if self.mem_gb is not None and self.mem_gb <= 0:
-            yield "mem_gb", "must be greater than 0, or null"
-        if self.signal_delay_s >= 60 * self.timeout_min:
-            yield "signal_delay_s", f"must be less than the time limit, {self.timeout_min} minutes"
-        if self.runs_per_job > 1 and self.nodes * self.tasks_per_node > 1:
-            yield "runs_per_job", "must be 1 where several processes divide a run"
-        if self.gres is not None and self.gpus_per_node is not None:
-            yield "gpus_per_node", "must be null where gres asks for GPUs"
+    rules = (
+        Rule("signal_delay_s", lambda of: of.signal_delay_s < 60 * of.timeout_min,
+             "must be less than the time limit, {of.timeout_min} minutes"),
+        Rule("runs_per_job", lambda of: of.runs_per_job == 1 or of.nodes * of.tasks_per_node == 1,
+             "must be 1 where several processes divide a run"),
+        Rule("gpus_per_node", lambda of: None in (of.gres, of.gpus_per_node), "must be null where gres asks for GPUs"),
+    )  # fmt: skip
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Returns (key, what would be right)."""
         known = {f.name for f in fields(self)}
-        for key in self.sbatch:
-            if key.replace("-", "_") in known:
-                yield "sbatch", f"must not repeat {key}, which is a key of its own"
+        twice = [key for key in self.sbatch if key.replace("-", "_") in known]
+        right = "must not repeat {}, which is a key of its own"
+        return super().problems() + [("sbatch", right.format(key)) for key in twice]
 
 
 @dataclass
-class LocalProfile:
+class LocalProfile(Settings):
     """This machine: several processes at once; profiles/local.yaml explains the keys."""
 
-    processes: int = 1
-    threads: int | None = None
+    processes: Count = 1
+    threads: AutoCount = None
     environment: dict[str, str] = field(default_factory=dict)
     folder: str = "${out}/.local"
-
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """Yields (key, what would be right)."""
-        for key in ("processes", "threads"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                yield key, "must be at least 1"
 
 
 Profile = SlurmProfile | LocalProfile

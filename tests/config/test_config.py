@@ -159,7 +159,7 @@ ADVICE = {
     "seed=0..4": "seed=0..4: must be a whole number; several, with -m, are 0,1,2",
     "steps=1e4": "steps=1e4: must be a whole number, written 10000",
     "lr=64GB": "lr=64GB: must be a number without its unit, as 64",
-    f"seed={10**22}": f"seed={10**22}: must be at most 9223372036854775807",
+    f"seed={10**22}": f"seed={10**22}: must be 0 to 9223372036854775807",
     "task.pompt=x": "task.pompt=x: no such key; did you mean prompt?",
     "optimizer.lr=1e-3": "optimizer.lr=1e-3: no such key; here it is lr, without optimizer",
     "adapter.r=4": "adapter.r=4: no such key; it is a key of adapter=lora",

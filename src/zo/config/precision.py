@@ -5,8 +5,9 @@ The names of the noises stand here, too. A test holds them equal to what `zo.noi
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from zo.optim.config import AtLeast0, Positive, Settings, one_of
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS
 
 MISSING: Any = "???"  # OmegaConf's mark of a value that has to be given
@@ -16,11 +17,10 @@ NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 AUTO = "auto"
 NOISES = ("torch", "philox")
-LOSS_DTYPES = ("model", "float32")
 
 
 @dataclass
-class PrecisionConfig:
+class PrecisionConfig(Settings):
     """Precision of weights, loss and restoration.
 
     Attributes:
@@ -44,38 +44,18 @@ class PrecisionConfig:
     """
 
     name: str = MISSING
-    dtype: str = "float32"
-    loss: str = "float32"
-    restore: str = AUTO
-    noise: str = "philox"
-    rounding: str = "nearest"
-    branch_gib: float = 4.0
+    dtype: Annotated[str, one_of(*NAMES, AUTO)] = "float32"
+    loss: Annotated[str, one_of("model", "float32")] = "float32"
+    restore: Annotated[str, one_of(*RESTORE_POLICIES, AUTO)] = AUTO
+    noise: Annotated[str, one_of(*NOISES)] = "philox"
+    rounding: Annotated[str, one_of(*ROUNDINGS)] = "nearest"
+    branch_gib: Positive = 4.0
     tf32: bool = False
     graphs: bool = False
-    prefix_cache_gib: float = 1.0
+    prefix_cache_gib: AtLeast0 = 1.0
 
     legacy_defaults: ClassVar[Mapping[str, Any]] = {"restore": "merged", "noise": "torch"}
     """What is meant where nothing is written; ids are made against these."""
-
-    def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, valid range) of each invalid value."""
-        choices = {
-            "dtype": (*NAMES, AUTO),
-            "loss": LOSS_DTYPES,
-            "restore": (*RESTORE_POLICIES, AUTO),
-            "noise": NOISES,
-            "rounding": ROUNDINGS,
-        }
-        found = [
-            (key, f"must be one of {', '.join(allowed)}")
-            for key, allowed in choices.items()
-            if getattr(self, key) not in allowed
-        ]
-        if not self.prefix_cache_gib >= 0:
-            found.append(("prefix_cache_gib", "must be at least 0, which keeps nothing"))
-        if not self.branch_gib > 0:
-            found.append(("branch_gib", "must be greater than 0"))
-        return found
 
     def automatic_restore(
         self, reads_weights: bool, offloaded: bool, sharded: bool

@@ -1,20 +1,27 @@
 """The settings of a run, typed. Those of a group stand in the room that they are for."""
 
 import os
+import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from omegaconf import MISSING
 
 from zo.config.precision import PrecisionConfig
 from zo.distributed.config import DistributedConfig
 from zo.lm.config import ModelConfig
+from zo.optim.config import AutoCount, Count, Range, Settings, at_least, one_of, or_null, within
 from zo.tasks.config import TaskConfig
 from zo.tasks.objective import ObjectiveConfig
 
+DEVICES = Range(
+    lambda x: re.fullmatch(r"auto|cpu|cuda(:\d+)?", x) is not None,
+    "must be auto, cpu, cuda or cuda:N",
+)
+
 
 @dataclass
-class TrackingConfig:
+class TrackingConfig(Settings):
     """Where W&B logs go. Not part of a run's identity.
 
     Attributes:
@@ -25,7 +32,7 @@ class TrackingConfig:
         cell: Set by a sweep: the run's line of the manifest, as JSON, which tables read.
     """
 
-    mode: str = "auto"
+    mode: Annotated[str, one_of("auto", "online", "offline", "disabled")] = "auto"
     project: str = "zo"
     entity: str | None = None
     group: str | None = None
@@ -33,7 +40,7 @@ class TrackingConfig:
 
 
 @dataclass
-class CheckpointConfig:
+class CheckpointConfig(Settings):
     """When whole weights are written, beside the trajectory. Not part of a run's identity.
 
     Attributes:
@@ -43,7 +50,7 @@ class CheckpointConfig:
             None: for Adam, whose steps cannot be replayed and whose own state is larger.
     """
 
-    full_every: int | None = 1000
+    full_every: AutoCount = 1000
     keep_best: bool | None = None
 
     def keeps_best(self, optimizer: Any) -> bool:
@@ -52,7 +59,7 @@ class CheckpointConfig:
 
 
 @dataclass
-class RunConfig:
+class RunConfig(Settings):
     """One run, complete.
 
     Attributes:
@@ -89,20 +96,20 @@ class RunConfig:
     precision: PrecisionConfig = MISSING
     adapter: Any = MISSING
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
-    seed: int = 0
+    seed: Annotated[int, within(0, 2**63 - 1)] = 0
     lr: float | None = None
     lr_index: int | None = None
-    steps: int = 20_000
-    batch_size: int = 16
-    eval_every: int = 500
-    eval_growth: float | None = None
-    budget: str = "steps"
-    patience: int | None = 8
-    eval_tokens: int = 16_384
-    out: str = "out"
+    steps: Annotated[int, within(0, 2**31 - 1)] = 20_000
+    batch_size: Count = 16
+    eval_every: Count = 500
+    eval_growth: Annotated[float | None, or_null(at_least(1.01))] = None
+    budget: Annotated[str, one_of("steps", "forward_passes")] = "steps"
+    patience: AutoCount = 8
+    eval_tokens: Count = 16_384
+    out: Annotated[str, Range(lambda x: bool(x.strip()), "must be a directory, as out=out")] = "out"
     resume: bool = True
-    device: str = "auto"
-    threads: int | None = None
+    device: Annotated[str, DEVICES] = "auto"
+    threads: Annotated[int | None, or_null(within(1, 1024))] = None
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)

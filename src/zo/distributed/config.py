@@ -2,10 +2,15 @@
 
 import os
 from dataclasses import dataclass
+from typing import Annotated
+
+from zo.optim.config import AutoCount, Settings, at_least, within
+
+Parts = Annotated[int, within(1, 1024)]
 
 
 @dataclass
-class DistributedConfig:
+class DistributedConfig(Settings):
     """How several processes share a run. The number of processes is not a setting: torchrun or SLURM gives it.
 
     Attributes:
@@ -17,21 +22,10 @@ class DistributedConfig:
         timeout: Seconds that a process waits for the others before it ends the run as interrupted.
     """
 
-    shards: int = 1
-    tensor: int = 1
-    check_every: int | None = 100
-    timeout: float = 600.0
-
-    def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, valid range) of each invalid value."""
-        every = self.check_every
-        checks = (
-            ("shards", 1 <= self.shards <= 1024, "must be 1 to 1024"),
-            ("tensor", 1 <= self.tensor <= 1024, "must be 1 to 1024"),
-            ("check_every", every is None or every >= 1, "must be at least 1, or null"),
-            ("timeout", self.timeout >= 1, "must be at least 1 second"),
-        )
-        return [(key, right) for key, ok, right in checks if not ok]
+    shards: Parts = 1
+    tensor: Parts = 1
+    check_every: AutoCount = 100
+    timeout: Annotated[float, at_least(1)] = 600.0
 
 
 STARTED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -2,14 +2,11 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from zo.optim.config import Rule, Settings, one_of, or_null
 from zo.tasks.config import MISSING
 
-KINDS = ("decoder", "masked", "encoder-decoder")
-WEIGHTS = ("pretrained", "random")
-OFFLOADS = (None, "cpu", "disk")
-QUANTIZATIONS = (None, "int8", "int4", "nf4")
 STAND_IN = "package:zo/assets/reviews-tiny"
 """Source of the tokenizer of models with random weights."""
 
@@ -23,7 +20,7 @@ class StatesError(RuntimeError):
 
 
 @dataclass
-class ModelConfig:
+class ModelConfig(Settings):
     """One model.
 
     Attributes:
@@ -49,45 +46,42 @@ class ModelConfig:
 
     name: str = MISSING
     path: str = MISSING
-    kind: str = "decoder"
-    weights: str = "pretrained"
+    kind: Annotated[str, one_of("decoder", "masked", "encoder-decoder")] = "decoder"
+    weights: Annotated[str, one_of("pretrained", "random")] = "pretrained"
     architecture: dict[str, Any] = field(default_factory=dict)
     revision: str | None = None
     gguf_file: str | None = None
     sha256: str | None = None
     attention: str = "sdpa"
-    quantization: str | None = None
-    offload: str | None = None
+    quantization: Annotated[str | None, or_null(one_of("int8", "int4", "nf4"))] = None
+    offload: Annotated[str | None, or_null(one_of("cpu", "disk"))] = None
     lr_grid: dict[str, Any] = field(default_factory=dict)
     lr_grid_of: str = ""
     paper: dict[str, str] = field(default_factory=dict)
     install: str | None = None
 
+    rules = (
+        Rule("path", lambda of: bool(of.path.strip()), "must be a hub id or a directory"),
+        Rule("offload", lambda of: not of.offload or of.weights != "random",
+             "must be null with weights=random, which are made on the device"),
+        Rule("offload", lambda of: None in (of.offload, of.quantization),
+             "must be null with quantization={of.quantization}"),
+        Rule("architecture", lambda of: not of.architecture or "model_type" in of.architecture,
+             "must name its model_type"),
+    )  # fmt: skip
+
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, valid range) of each invalid value."""
-        found = [
-            (f"lr_grid.{name}", "must be a list of numbers greater than 0, as [1e-4,1e-3]")
-            for name, grid in self.lr_grid.items()
-            if not (isinstance(grid, list) and grid and all(map(_is_rate, grid)))
-        ]
-        for key, options in (("kind", KINDS), ("weights", WEIGHTS)):
-            if getattr(self, key) not in options:
-                found.append((key, f"must be {' or '.join(options)}"))
-        if self.quantization not in QUANTIZATIONS:
-            right = "must be int8, int4, nf4 or null"
-            found.append(("quantization", right))
-        if self.offload not in OFFLOADS:
-            found.append(("offload", "must be cpu, disk or null"))
-        elif self.offload is not None and self.weights == "random":
-            found.append(
-                ("offload", "must be null with weights=random, which are made on the device")
-            )
-        elif self.offload is not None and self.quantization is not None:
-            found.append(("offload", f"must be null with quantization={self.quantization}"))
-        if self.architecture and "model_type" not in self.architecture:
-            found.append(("architecture", "must name its model_type"))
-        return found
+        return super().problems() + problems_of_rates(self.lr_grid)
 
 
-def _is_rate(value: Any) -> bool:
-    return isinstance(value, (int, float)) and 0 < value < math.inf
+def problems_of_rates(grid: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns (key, valid range) of each method whose learning rates are invalid."""
+    right = "must be a list of numbers greater than 0, as [1e-4,1e-3]"
+    wrong = (name for name, rates in grid.items() if not _are_rates(rates))
+    return [(f"lr_grid.{name}", right) for name in wrong]
+
+
+def _are_rates(rates: Any) -> bool:
+    listed = rates if isinstance(rates, list) else []
+    return listed != [] and all(isinstance(x, int | float) and 0 < x < math.inf for x in listed)

@@ -31,18 +31,34 @@ else:
         """Type of a setting that is one of some names; a text for Hydra, which knows no `Literal`."""
 
         def __class_getitem__(cls, options: str | tuple[str, ...]) -> Any:
-            names = (options,) if isinstance(options, str) else options
-            right = f"must be one of {', '.join(names)}"
-            return Annotated[str, Range(lambda x: x in names, right, names)]
+            return Annotated[str, one_of(*([options] if isinstance(options, str) else options))]
 
 
-_POSITIVE = Range(lambda x: x > 0, "must be greater than 0")
-_AT_LEAST_0 = Range(lambda x: x >= 0, "must be at least 0")
+def one_of(*names: str) -> Range:
+    """Returns the range of some names."""
+    return Range(lambda x: x in names, f"must be one of {', '.join(names)}", names)
 
-Positive = Annotated[float, _POSITIVE]
-AtLeast0 = Annotated[float, _AT_LEAST_0]
-Steps = Annotated[int, _AT_LEAST_0]
-Count = Annotated[int, Range(lambda x: x >= 1, "must be at least 1")]
+
+def at_least(least: float) -> Range:
+    """Returns the range of the numbers from `least` on."""
+    return Range(lambda x: x >= least, f"must be at least {least}")
+
+
+def within(least: int, most: int) -> Range:
+    """Returns the range of the numbers from `least` to `most`."""
+    return Range(lambda x: least <= x <= most, f"must be {least} to {most}")
+
+
+def or_null(of: Range) -> Range:
+    """Returns a range with null added."""
+    return Range(lambda x: x is None or of.holds(x), f"{of.right}, or null")
+
+
+Positive = Annotated[float, Range(lambda x: x > 0, "must be greater than 0")]
+AtLeast0 = Annotated[float, at_least(0)]
+Steps = Annotated[int, at_least(0)]
+Count = Annotated[int, at_least(1)]
+AutoCount = Annotated[int | None, or_null(at_least(1))]
 Decay = Annotated[float, Range(lambda x: 0 <= x < 1, "must be in [0, 1)")]
 Share = Annotated[float, Range(lambda x: 0 < x <= 1, "must be in (0, 1]")]
 AutoPositive = Annotated[float | None, Range(lambda x: x is None or x > 0, "must be > 0, or null")]
@@ -84,9 +100,25 @@ def ranges_of(config: type) -> dict[str, Range]:
     return {key: of for key, of in pairs if isinstance(of, Range)}
 
 
+class Settings:
+    """Base class of dataclasses of settings, whose types have the ranges of single values."""
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    """Conditions on this class's settings, in addition to those of its bases."""
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Returns (key, what a message says) of each invalid value and of each rule that does not hold."""
+        ranges = ranges_of(type(self)).items()  # type: ignore[arg-type]  # a class is hashable
+        found = [(key, of.right) for key, of in ranges if not of.holds(getattr(self, key))]
+        kinds = reversed(type(self).__mro__)
+        rules = [rule for kind in kinds for rule in vars(kind).get("rules", ())]
+        found += [(key, right.format(of=self)) for key, holds, right in rules if not holds(self)]
+        return found
+
+
 @dataclass(kw_only=True)
-class MethodConfig:
-    """Base class of all settings.
+class MethodConfig(Settings):
+    """Base class of the settings of all methods.
 
     Attributes:
         name: The method's name in `zo.optim.OPTIMIZERS`.
@@ -114,9 +146,6 @@ class MethodConfig:
 
     scale_invariant: ClassVar[bool] = False
     """Whether a multiple of the loss makes the same step, without `step_norm`."""
-
-    rules: ClassVar[tuple[Rule, ...]] = ()
-    """Conditions on this class's settings, in addition to those of its bases."""
 
     legacy_defaults: ClassVar[Mapping[str, Any]] = {}
     """Values of settings that files of earlier versions lack, if not the defaults; in run ids, too."""
@@ -160,15 +189,6 @@ class MethodConfig:
             "decay": decay,
         }
         return {**needs, "reads_weights": self.reads_weights}
-
-    def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, what a message says) of each invalid value and of each rule that does not hold."""
-        ranges = ranges_of(type(self)).items()  # type: ignore[arg-type]  # a class is hashable
-        found = [(key, of.right) for key, of in ranges if not of.holds(getattr(self, key))]
-        kinds = reversed(type(self).__mro__)
-        rules = [rule for kind in kinds for rule in vars(kind).get("rules", ())]
-        found += [(key, right.format(of=self)) for key, holds, right in rules if not holds(self)]
-        return found
 
     def notes(self) -> list[str]:
         """Returns advice on unusual values, for the log."""

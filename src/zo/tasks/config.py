@@ -1,26 +1,32 @@
 """What a task is: an address, a template, label words and sizes; nothing but data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from zo.optim.config import (
+    AtLeast0,
+    AutoCount,
+    Count,
+    Range,
+    Rule,
+    Settings,
+    Share,
+    Steps,
+    one_of,
+    or_null,
+    within,
+)
 
 # What omegaconf calls MISSING: a value that the YAML file or the command line has to give.
 MISSING: Any = "???"
 
-KINDS = ("classification", "completion", "prompts", "preference")
-OBJECTIVES = ("classification", "lm")
 MEASURES = ("exact_match", "f1", "rouge_l")
 """Measures of generated text, see `zo.tasks.measures`."""
-
-SELECTORS = ("accuracy", "macro_f1", "loss")
-TURNS = ("last", "all")
-ORDERS = ("shuffled", "stratified", "first")
 
 GENERATED = "reasoning_gym:"
 """Prefix of `task.path` of a generated task; the name of reasoning-gym's task follows."""
 
-MOST_SAMPLES = 4096
+Samples = Annotated[int, within(1, 4096)]
 
 AUTO = "auto"
 """Value of a split that is used if the data have it."""
@@ -36,8 +42,12 @@ class TaskError(ValueError):
     traceback = False
 
 
+def _is_measure(measure: Any) -> bool:
+    return measure is None or measure in MEASURES or all(measure.partition(":")[::2])
+
+
 @dataclass
-class TaskConfig:
+class TaskConfig(Settings):
     """One task.
 
     `zo.tasks.own` completes from the data what is None: columns, labels, prompt, candidates, splits and sizes.
@@ -102,8 +112,12 @@ class TaskConfig:
     """
 
     name: str = MISSING
-    path: str = MISSING
-    kind: str = "classification"
+    path: Annotated[
+        str, Range(lambda x: bool(x.strip()), "must be a file, a directory or a hub id")
+    ] = MISSING
+    kind: Annotated[str, one_of("classification", "completion", "prompts", "preference")] = (
+        "classification"
+    )
     subset: str | None = None
     data_dir: str | None = None
     revision: str | None = None
@@ -121,27 +135,29 @@ class TaskConfig:
     placeholder: str | None = None
     completion: str | None = None
     messages: str | None = None
-    turns: str = "last"
+    turns: Annotated[str, one_of("last", "all")] = "last"
     chosen: str | None = None
     rejected: str | None = None
     references: str | None = None
-    measure: str | None = None
-    select_by: str | None = None
+    measure: Annotated[
+        str | None, Range(_is_measure, f"must be one of {', '.join(MEASURES)}, my.py:function, or null")
+    ] = None  # fmt: skip
+    select_by: Annotated[str | None, or_null(one_of("accuracy", "macro_f1", "loss"))] = None
     stop: str | None = None
-    max_new_tokens: int = 50
-    samples: int = 1
-    temperature: float = 0.0
-    top_p: float = 1.0
-    eval_samples: int = 1
+    max_new_tokens: Count = 50
+    samples: Samples = 1
+    temperature: AtLeast0 = 0.0
+    top_p: Share = 1.0
+    eval_samples: Samples = 1
     masked_prompt: str | None = None
     label_words: list[str] | None = None
-    objective: str = "classification"
-    train_size: int | None = None
-    validation_size: int | None = None
-    test_size: int | None = None
-    train_set_seed: int = 0
-    split_order: str = "shuffled"
-    max_length: int = 256
+    objective: Annotated[str, one_of("classification", "lm")] = "classification"
+    train_size: AutoCount = None
+    validation_size: AutoCount = None
+    test_size: AutoCount = None
+    train_set_seed: Steps = 0
+    split_order: Annotated[str, one_of("shuffled", "stratified", "first")] = "shuffled"
+    max_length: Count = 256
     options: dict[str, Any] = field(default_factory=dict)
     install: str | None = None
     also: Any = None
@@ -163,64 +179,25 @@ class TaskConfig:
             return {}
         return {"name": self.path.removeprefix(GENERATED), "options": dict(self.options)}
 
+    rules = (
+        Rule("measure", lambda of: not of.own_measure or of.kind == "completion",
+             "must be null: a function is for the texts of task=completion"),
+        Rule("turns", lambda of: of.turns != "all" or (of.kind == "completion" and not (of.measure or of.stop)),
+             "must be last, but for perplexity of task=completion without task.stop"),
+        Rule("samples", lambda of: of.samples == 1 or of.temperature != 0,
+             "must be 1, or task.temperature above 0: all texts would be equal"),
+        Rule("eval_samples", lambda of: of.eval_samples == 1 or of.temperature != 0,
+             "must be 1, or task.temperature above 0: all texts would be equal"),
+        Rule("candidates", lambda of: of.candidates is None or (
+                len(of.words) >= (1 if of.choices else 2) and all(c.strip() for c in of.words)),
+             "must be at least two words"),
+        Rule("label_words", lambda of: None in (of.masked_prompt, of.candidates) or of.label_words is not None,
+             "must be given with task.masked_prompt"),
+    )  # fmt: skip
+
     def problems(self) -> list[tuple[str, str]]:
         """Returns (key, valid range) of each invalid value."""
-        sizes = ("train_size", "validation_size", "test_size", "max_length", "max_new_tokens")
-        found = [
-            (key, "must be at least 1")
-            for key in sizes
-            if getattr(self, key) is not None and getattr(self, key) < 1
-        ]
-        found += self._sampling_problems()
-        if self.kind not in KINDS:
-            found.append(("kind", f"must be one of {', '.join(KINDS)}"))
-        if self.own_measure and self.kind != "completion":
-            found.append(
-                ("measure", "must be null: a function is for the texts of task=completion")
-            )
-        elif self.measure not in (None, *MEASURES) and not self.own_measure:
-            found.append(("measure", f"must be one of {', '.join(MEASURES)}, or my.py:function"))
-        if self.select_by not in (None, *SELECTORS):
-            found.append(("select_by", f"must be one of {', '.join(SELECTORS)}, or null"))
-        if self.turns not in TURNS:
-            found.append(("turns", f"must be {' or '.join(TURNS)}"))
-        elif self.turns == "all" and (self.kind != "completion" or self.measure or self.stop):
-            right = "must be last, but for perplexity of task=completion without task.stop"
-            found.append(("turns", right))
-        if not str(self.path).strip():
-            found.append(("path", "must be a file, a directory or a hub id"))
-        found += self._candidate_problems()
-        if self.objective not in OBJECTIVES:
-            found.append(("objective", f"must be {' or '.join(OBJECTIVES)}"))
-        if self.split_order not in ORDERS:
-            found.append(("split_order", f"must be one of {', '.join(ORDERS)}"))
-        if self.train_set_seed < 0:
-            found.append(("train_set_seed", "must be at least 0"))
-        return found
-
-    def _sampling_problems(self) -> list[tuple[str, str]]:
-        """Returns the problems of the settings of sampling."""
-        found = []
-        for key in ("samples", "eval_samples"):
-            if not 1 <= getattr(self, key) <= MOST_SAMPLES:
-                found.append((key, f"must be 1 to {MOST_SAMPLES}"))
-            elif getattr(self, key) > 1 and self.temperature == 0:
-                found.append(
-                    (key, "must be 1, or task.temperature above 0: all texts would be equal")
-                )
-        if self.temperature < 0:
-            found.append(("temperature", "must be at least 0"))
-        if not 0 < self.top_p <= 1:
-            found.append(("top_p", "must be above 0, and at most 1"))
-        return found
-
-    def _candidate_problems(self) -> list[tuple[str, str]]:
-        """Returns the problems of candidates, labels and label words."""
-        found = []
-        least = 1 if self.choices else 2
-        words = self.candidates
-        if words is not None and (len(words) < least or not all(c.strip() for c in words)):
-            found.append(("candidates", "must be at least two words"))
+        found, words = super().problems(), self.candidates
         for key in ("candidates", "labels", "label_words"):
             given = getattr(self, key) or []
             if twice := [repr(x) for i, x in enumerate(given) if x in given[:i]]:
@@ -229,6 +206,4 @@ class TaskConfig:
             given = getattr(self, key)
             if None not in (given, words) and len(given) != len(words or ()):
                 found.append((key, f"must be as many as task.candidates, {len(words or ())}"))
-        if self.masked_prompt is not None and self.label_words is None and words is not None:
-            found.append(("label_words", "must be given with task.masked_prompt"))
         return found

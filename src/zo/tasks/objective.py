@@ -1,11 +1,10 @@
 """Settings of the objective: the loss that a step reduces."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from zo.optim.config import AtLeast0, AutoCount, Positive, Range, Rule, Settings, one_of
 from zo.tasks.config import TaskConfig
 
 NAMES = (
@@ -33,8 +32,19 @@ FITS = {
 """Objective -> kinds of tasks that it can be used with."""
 
 
+ADDRESS = f"module:function, file.py:function, {' or '.join(NAMED_GRADERS)}"
+
+
+def _is_address(function: str) -> bool:
+    return function in NAMED_GRADERS or all(function.partition(":")[::2])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 @dataclass
-class ObjectiveConfig:
+class ObjectiveConfig(Settings):
     """The loss that a step reduces.
 
     Attributes:
@@ -59,17 +69,29 @@ class ObjectiveConfig:
         workers: processes that call functions, ≥ 1; None: one per core, at most four. Not part of a run's identity.
     """
 
-    name: str = "task"
-    metric: str = "accuracy"
-    beta: float = 0.1
-    gamma: float = 1.0
-    function: str | None = None
-    functions: dict[str, float] = field(default_factory=dict)
-    on_error: Any = None
-    timeout: float = 10.0
-    memory_gib: float = 4.0
+    name: Annotated[str, one_of(*NAMES)] = "task"
+    metric: Annotated[str, one_of("accuracy", "f1")] = "accuracy"
+    beta: Positive = 0.1
+    gamma: AtLeast0 = 1.0
+    function: Annotated[
+        str | None, Range(lambda x: x is None or _is_address(x), f"must be {ADDRESS}")
+    ] = None
+    functions: Annotated[
+        dict[str, float],
+        Range(lambda x: all(map(_is_address, x)), f"must be {{{ADDRESS}: weight, ...}}"),
+    ] = field(default_factory=dict)
+    on_error: Annotated[
+        Any, Range(lambda x: x in (None, "stop") or _is_number(x), "must be stop or a number, as 0")
+    ] = None
+    timeout: Positive = 10.0
+    memory_gib: Positive = 4.0
     sandbox: bool = True
-    workers: int | None = None
+    workers: AutoCount = None
+
+    rules = (
+        Rule("function", lambda of: not of.functions or of.function is None, "must be null beside objective.functions"),
+        Rule("functions", lambda of: all(map(math.isfinite, of.functions.values())), "must have finite weights"),
+    )  # fmt: skip
 
     def of(self, task: TaskConfig) -> str:
         """Returns the objective's name; without one the task's objective."""
@@ -96,39 +118,3 @@ class ObjectiveConfig:
         if self.on_error is None:
             return 0.0 if address in NAMED_GRADERS else None
         return None if self.on_error == "stop" else float(self.on_error)
-
-    def problems(self) -> list[tuple[str, str]]:
-        """Returns (key, valid range) of each invalid value."""
-        found = []
-        if self.name not in NAMES:
-            found.append(("name", f"must be one of {', '.join(NAMES)}"))
-        if not self.gamma >= 0:
-            found.append(("gamma", "must be at least 0"))
-        if self.metric not in ("accuracy", "f1"):
-            found.append(("metric", "must be accuracy or f1"))
-        address = f"module:function, file.py:function, {' or '.join(NAMED_GRADERS)}"
-        if self.function is not None and not _is_address(self.function):
-            found.append(("function", f"must be {address}"))
-        if self.functions:
-            if self.function is not None:
-                found.append(("function", "must be null beside objective.functions"))
-            if not all(map(_is_address, self.functions)):
-                found.append(("functions", f"must be {{{address}: weight, ...}}"))
-            elif not all(map(math.isfinite, self.functions.values())):
-                found.append(("functions", "must have finite weights"))
-        for key in ("beta", "timeout", "memory_gib"):
-            if not 0 < getattr(self, key) < math.inf:
-                found.append((key, "must be greater than 0"))
-        if self.workers is not None and self.workers < 1:
-            found.append(("workers", "must be at least 1, or null"))
-        if self.on_error not in (None, "stop") and not _is_number(self.on_error):
-            found.append(("on_error", "must be stop or a number, as 0"))
-        return found
-
-
-def _is_address(function: str) -> bool:
-    return function in NAMED_GRADERS or all(function.partition(":")[::2])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -4,14 +4,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-Problems = list[tuple[str, str]]
-"""(key, valid range) of each invalid value."""
+from zo.lm.config import problems_of_rates
+from zo.optim.config import AutoPositive, Count, Range, Rule, Settings, one_of
 
 
 @dataclass
-class AdapterConfig:
+class AdapterConfig(Settings):
     """No adapter; base class of the settings of all adapters.
 
     All parameters of the model are trained, except for quantised ones.
@@ -23,7 +23,7 @@ class AdapterConfig:
     """
 
     name: str = "none"
-    eps: float | None = None
+    eps: AutoPositive = None
     lr_grid: dict[str, Any] = field(default_factory=dict)
 
     kinds: ClassVar[tuple[str, ...]] = ("decoder", "masked")
@@ -35,29 +35,14 @@ class AdapterConfig:
     own_rates: ClassVar[bool] = False
     """Whether learning rates come from `lr_grid` here; False: from the model's."""
 
-    counts: ClassVar[tuple[str, ...]] = ()
-    """Settings that are at least 1."""
-
-    def problems(self) -> Problems:
+    def problems(self) -> list[tuple[str, str]]:
         """Returns (key, valid range) of each invalid value."""
-        found = [
-            ("lr_grid", f"must list numbers greater than 0 for {name}")
-            for name, grid in self.lr_grid.items()
-            if not grid or not all(isinstance(lr, (int, float)) and lr > 0 for lr in grid)
-        ]
-        if self.eps is not None and not self.eps > 0:
-            found.append(("eps", "must be greater than 0, or null"))
-        return found + [
-            (key, "must be at least 1") for key in self.counts if getattr(self, key) < 1
-        ]
+        return super().problems() + problems_of_rates(self.lr_grid)
 
     def trained_dtype(self, weights: str) -> str:
         """Returns the dtype of what is trained, of a model whose weights have the given one."""
         return weights
 
-
-DTYPES = ("float32", "model")
-"""Of the trained tensors of peft's adapters."""
 
 COMMON = ("name", "eps", "lr_grid", "path", "dtype")
 """Settings that an adapter's files do not fix."""
@@ -74,7 +59,7 @@ class PeftAdapter(AdapterConfig):
     """
 
     path: str | None = None
-    dtype: str = "float32"
+    dtype: Annotated[str, one_of("float32", "model")] = "float32"
 
     own_rates: ClassVar[bool] = True
     legacy_defaults: ClassVar[Mapping[str, Any]] = {"dtype": "model"}
@@ -83,11 +68,9 @@ class PeftAdapter(AdapterConfig):
         """As `AdapterConfig.trained_dtype`."""
         return self.dtype if self.dtype == "float32" else weights
 
-    def problems(self) -> Problems:
+    def problems(self) -> list[tuple[str, str]]:
         """Returns (key, valid range) of each invalid value."""
         found = super().problems()
-        if self.dtype not in DTYPES:
-            found.append(("dtype", f"must be {' or '.join(DTYPES)}"))
         if self.path is not None and not Path(self.path, "adapter_config.json").is_file():
             found.append(("path", "must be a directory with adapter_config.json, or null"))
         elif self.path is not None:
@@ -103,12 +86,13 @@ LAYERS = re.compile(r"(first|last):([1-9]\d*)")
 RIGHT_LAYERS = "must be last:4, first:4, a list of numbers from 0 as [10,11], or null"
 
 
-def problems_of_layers(layers: Any) -> Problems:
-    """Returns the problems of a choice of layers."""
-    listed = isinstance(layers, list) and layers and all(type(i) is int and i >= 0 for i in layers)
-    if layers is None or listed or (isinstance(layers, str) and LAYERS.fullmatch(layers)):
-        return []
-    return [("layers", RIGHT_LAYERS)]
+def _are_layers(layers: Any) -> bool:
+    if isinstance(layers, list):
+        return bool(layers) and all(type(i) is int and i >= 0 for i in layers)
+    return layers is None or (isinstance(layers, str) and LAYERS.fullmatch(layers) is not None)
+
+
+Layers = Annotated[Any, Range(_are_layers, RIGHT_LAYERS)]
 
 
 def chosen_layers(layers: Any, count: int) -> list[int]:
@@ -140,16 +124,10 @@ class LoraAdapter(PeftAdapter):
     """
 
     name: str = "lora"
-    r: int = 8
-    alpha: int = 16
+    r: Count = 8
+    alpha: Count = 16
     targets: list[str] = field(default_factory=list)
-    layers: Any = None
-
-    counts: ClassVar[tuple[str, ...]] = ("r", "alpha")
-
-    def problems(self) -> Problems:
-        """Returns (key, valid range) of each invalid value."""
-        return super().problems() + problems_of_layers(self.layers)
+    layers: Layers = None
 
 
 @dataclass
@@ -165,14 +143,11 @@ class IA3Adapter(PeftAdapter):
     name: str = "ia3"
     targets: list[str] = field(default_factory=list)
     feedforward: list[str] = field(default_factory=list)
-    layers: Any = None
+    layers: Layers = None
 
-    def problems(self) -> Problems:
-        """Returns (key, valid range) of each invalid value."""
-        found = super().problems() + problems_of_layers(self.layers)
-        if not set(self.feedforward) <= set(self.targets):
-            found.append(("feedforward", "must be among adapter.targets"))
-        return found
+    rules = (
+        Rule("feedforward", lambda of: {*of.feedforward} <= {*of.targets}, "must be among adapter.targets"),
+    )  # fmt: skip
 
 
 @dataclass
@@ -184,10 +159,9 @@ class PromptAdapter(PeftAdapter):
     """
 
     name: str = "prompt"
-    tokens: int = 10
+    tokens: Count = 10
 
     kinds: ClassVar[tuple[str, ...]] = ("decoder",)
-    counts: ClassVar[tuple[str, ...]] = ("tokens",)
 
 
 @dataclass
@@ -199,7 +173,7 @@ class PrefixAdapter(PromptAdapter):
     """
 
     name: str = "prefix"
-    tokens: int = 5
+    tokens: Count = 5
     real_activations: bool = True
 
 
@@ -214,19 +188,20 @@ class LayersAdapter(AdapterConfig):
 
     name: str = "layers"
     pattern: str = ""
-    layers: Any = None
+    layers: Layers = None
 
-    def problems(self) -> Problems:
+    rules = (
+        Rule("pattern", lambda of: of.pattern or of.layers is not None,
+             "must be given: a regular expression for names of parameters, as layers\\.11\\.; or adapter.layers"),
+    )  # fmt: skip
+
+    def problems(self) -> list[tuple[str, str]]:
         """Returns (key, valid range) of each invalid value."""
-        found = super().problems() + problems_of_layers(self.layers)
         try:
             re.compile(self.pattern)
+            return super().problems()
         except re.error as error:
-            found.append(("pattern", f"must be a regular expression ({error})"))
-        if not self.pattern and self.layers is None:
-            right = "must be given: a regular expression for names of parameters, as layers\\.11\\.; or adapter.layers"
-            found.append(("pattern", right))
-        return found
+            return [*super().problems(), ("pattern", f"must be a regular expression ({error})")]
 
 
 @dataclass
