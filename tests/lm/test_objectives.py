@@ -48,8 +48,12 @@ ASKED = [
 ]
 
 
+def texts_of(model, tokens, examples=ASKED[:1], stop=None):
+    return [of.text for of in Generator(model, TOKENS, tokens, stop).write(examples)]
+
+
 def test_a_batch_writes_what_each_prompt_alone_does_up_to_the_stop():
-    write = Generator(opt(), TOKENS, 8, None)
+    write = partial(texts_of, opt(), 8)
     together = write(ASKED)
     assert together == [write([e])[0] for e in ASKED] == write(ASKED)
     assert len(set(together)) > 1
@@ -59,18 +63,18 @@ def test_writing_ends_at_the_whole_stop_and_at_the_models_own_ends():
     """Also where the stop's last token comes before it, and where a prompt ends with its first."""
     model, passes = opt(), []
     model.register_forward_hook(lambda *_: passes.append(1))
-    text, n = Generator(model, TOKENS, 24, None)(ASKED[:1])[0], len(passes)
+    text, n = texts_of(model, 24)[0], len(passes)
     for begin in range(12):
         for stop in (text[begin : begin + 3], PROMPTS[0][-1] + text[begin : begin + 2]):
             passes.clear()
-            stopped = Generator(model, TOKENS, 24, stop)(ASKED[:1])[0]
+            (stopped,) = texts_of(model, 24, stop=stop)
             assert stopped == text.partition(stop)[0]
             assert len(passes) < n or stop not in text[:9]
     model.generation_config.eos_token_id = [
         299,
         *TOKENS(text[0], add_special_tokens=False)["input_ids"],
     ]
-    assert Generator(model, TOKENS, 24, None)(ASKED[:1]) == [text[0]]
+    assert texts_of(model, 24) == [text[0]]
 
 
 @pytest.mark.parametrize("before_it", [0, 1], ids=["is one", "ends with one"])
@@ -167,7 +171,7 @@ def test_texts_are_rated_by_the_tasks_measure_or_by_a_reward_that_sees_them_with
     assert text_scorer(TASK, None, opt(), TOKENS).evaluate(ASKED, 200).measure.name == "f1"
     function = rewards(tmp_path, "return [len(p) + 100 * len(t) for p, t in zip(prompts, texts)]")
     model = opt()
-    written = Generator(model, TOKENS, 6, None)(ASKED)
+    written = texts_of(model, 6, ASKED)
     expected = [len(p) + 100 * len(t) for p, t in zip(PROMPTS, written, strict=True)]
     scorer = text_scorer(TASK, function, model, TOKENS)
     found = scorer.evaluate(ASKED, 200)

@@ -6,19 +6,14 @@ from zo.optim.config import Count, MethodConfig, Positive
 
 
 @dataclass
-class BaselineConfig(MethodConfig):
-    """Base class of the settings of baselines."""
-
-
-@dataclass
-class ZeroShotConfig(BaselineConfig):
+class ZeroShotConfig(MethodConfig):
     """Settings of zero-shot evaluation: none."""
 
     name: str = "zero_shot"
 
 
 @dataclass
-class ICLConfig(BaselineConfig):
+class ICLConfig(MethodConfig):
     """Settings of in-context learning, Brown et al. 2020.
 
     Attributes:
@@ -32,7 +27,7 @@ class ICLConfig(BaselineConfig):
 
 
 @dataclass
-class LinearProbeConfig(BaselineConfig):
+class LinearProbeConfig(MethodConfig):
     """Settings of linear probing.
 
     Attributes:
@@ -43,10 +38,8 @@ class LinearProbeConfig(BaselineConfig):
     c: Positive = 1.0
 
 
-BASELINES: dict[str, type[BaselineConfig]] = {
-    of.name: of for of in (ZeroShotConfig, ICLConfig, LinearProbeConfig)
-}
-
+KINDS: tuple[type[MethodConfig], ...] = (ZeroShotConfig, ICLConfig, LinearProbeConfig)
+BASELINES = {kind.name: kind for kind in KINDS}
 
 EVALUATORS = {
     "icl": "zo.lm.scoring.baselines:InContext",

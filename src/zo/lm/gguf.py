@@ -76,7 +76,4 @@ def _verify(directory: Path) -> None:
 
 def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
-        digest = hashlib.sha256()
-        while block := stream.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()

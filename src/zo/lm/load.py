@@ -9,8 +9,7 @@ import atexit
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,7 @@ def load(
     for parameter in model.parameters():  # some architectures keep a few in float32
         if parameter.dtype != dtype:
             parameter.data = parameter.data.to(dtype)
-    with _refusals(where):
+    try:
         if where is None:
             model.to(device)
         else:
@@ -93,6 +92,8 @@ def load(
 
             offload(model, where, device, folder)
         return _checked(model_cfg, loaded, dtype, device)
+    except (OffloadRefused, OffloadError) as error:
+        raise ModelError(f"model.offload={where}: {error}") from None
 
 
 def _checked(
@@ -122,15 +123,6 @@ def _checked(
         check_head(model, model_cfg.kind)
     changed = (name for name, p, version in versions if p._version != version)
     return replace(loaded, rewritten=next(changed, None))
-
-
-@contextmanager
-def _refusals(where: str | None) -> Iterator[None]:
-    """Turns errors of offloading into one sentence that names the key."""
-    try:
-        yield
-    except (OffloadRefused, OffloadError) as error:
-        raise ModelError(f"model.offload={where}: {error}") from None
 
 
 def _pretrained(cfg: ModelConfig, dtype: torch.dtype, how: Mapping[str, Any]) -> Loaded:

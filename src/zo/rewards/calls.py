@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 BY_KEYWORD = ("completions", "completion_ids")
 """Arguments that only functions of TRL's contract have."""
@@ -107,12 +107,8 @@ class Log:
             self.dropped += 1
 
 
-class Grader(Protocol):
-    """Rates texts."""
-
-    def __call__(self, request: Request, log: Log) -> Any:
-        """Returns a number for each text, None to leave it out, or an exception if it cannot be rated."""
-        ...
+Grader = Callable[[Request, Log], Any]
+"""Rates texts: returns a number for each, None to leave it out, or an exception if it cannot be rated."""
 
 
 class UnusableError(Exception):
@@ -222,9 +218,8 @@ def rate(grader: Grader, request: Request) -> dict[str, Any]:
         said = f"{_place(error)}{sentence(error)}"
         return {"failed": kind, "said": said, "traceback": traceback.format_exc(limit=-20)}
     if len(values) != len(request.texts):
-        said = (
-            f"returns {len(values)} numbers for {len(request.texts)} texts; one for each is needed"
-        )
+        counts = f"{len(values)} numbers for {len(request.texts)} texts"
+        said = f"returns {counts}; one for each is needed"
         return {"failed": "length", "said": said}
     bad: dict[int, list[str]] = {}
     numbers = [_number(value, i, bad) for i, value in enumerate(values)]

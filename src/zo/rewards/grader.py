@@ -51,9 +51,7 @@ def main(requests: int, replies: int, run: int) -> NoReturn:
     confine.adopt_orphans()
     token, setup = _read(requests) or sys.exit()
     sys.path[:] = setup["path"]
-    namespaces = (
-        setup["sandbox"] and confine.enter()
-    )  # that of processes begins with the next child
+    namespaces = setup["sandbox"] and confine.enter()  # of processes from the next child on
     me, child = os.getpid(), os.fork()
     if child == 0:
         confine.die_with_parent(me)

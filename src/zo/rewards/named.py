@@ -10,9 +10,6 @@ from typing import Any
 from zo.rewards import filters
 from zo.rewards.calls import Function, Grader, Log, Request, UnusableError
 
-PACKAGES = {"math_verify": "math_verify", "reasoning_gym": "reasoning_gym"}
-"""Named grader -> module that it imports."""
-
 EVALUATED: dict[str, Callable[[str], bool]] = {
     **dict.fromkeys(("countdown", "puzzle24"), filters.is_sum),
     **dict.fromkeys(
@@ -40,9 +37,8 @@ class MathVerify:
 
     def __init__(self, timeout: float):
         _require("math_verify")
-        self._seconds = max(
-            1, int(timeout // 4)
-        )  # of a text and a reference, to read and to compare
+        # Of a text and a reference, to read and to compare
+        self._seconds = max(1, int(timeout // 4))
 
     def __call__(self, request: Request, log: Log) -> list[float | None]:
         """Returns 1 or 0 for each text; None if no reference can be parsed."""
@@ -132,6 +128,5 @@ def grader(
 def _require(module: str) -> None:
     """Checks that a package is installed."""
     if importlib.util.find_spec(module) is None:
-        raise UnusableError(
-            f"{module} is not installed; `pip install 'zo-suite[rewards]'` installs it"
-        )
+        remedy = "`pip install 'zo-suite[rewards]'` installs it"
+        raise UnusableError(f"{module} is not installed; {remedy}")

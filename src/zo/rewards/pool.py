@@ -194,19 +194,13 @@ class _Grader:
     def _start(self) -> subprocess.Popen[bytes]:
         """Starts a grader, and waits until it has loaded its functions."""
         self._scratch = tempfile.mkdtemp(prefix="zo-grader-")
-        (requests, self._requests), (self._replies, replies), (self._output, output) = (
-            os.pipe() for _ in range(3)
-        )
+        requests, self._requests = os.pipe()
+        self._replies, replies = os.pipe()
+        self._output, output = os.pipe()
+        given = map(str, (requests, replies, os.getpid()))
         try:
             process = self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "zo.rewards.grader",
-                    f"{requests}",
-                    f"{replies}",
-                    f"{os.getpid()}",
-                ],
+                [sys.executable, "-m", "zo.rewards.grader", *given],
                 pass_fds=(requests, replies),
                 start_new_session=True,  # a terminal's Ctrl-C does not reach it
                 stdin=subprocess.DEVNULL,

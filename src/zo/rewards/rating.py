@@ -101,15 +101,18 @@ class Rater:
         """
         if self._pool is None:
             self.start([*request.columns])
-        count = len(request.texts)
         found = Ratings([])
         values = [self._column(f, request, found, together) for f in range(len(self._addresses))]
-        self._stop_at_failure(found, rows)
+        found.failures.sort(key=lambda failure: failure.index)
         for failure in found.failures:
             f = self.names.index(failure.function)
+            if self._replacements[f] is None:
+                said = f"{self._addresses[f]}: {failure.said} (row {rows[failure.index]})"
+                cause = FunctionTraceback(failure.traceback) if failure.traceback else None
+                raise RewardError(f"{self.key}: {said}") from cause
             values[f][failure.index] = self._replacements[f]
         found.values = dict(zip(self.names, values, strict=True))
-        found.totals = [self._total([of[i] for of in values]) for i in range(count)]
+        found.totals = [*map(self._total, zip(*values, strict=True))]
         return found
 
     def _total(self, values: Sequence[float | None]) -> float | None:
@@ -145,15 +148,14 @@ class Rater:
 
     def _call(self, f: int, request: Request, parts: Sequence[slice]) -> list[Answer]:
         """Returns the answers to calls of a function, each with some of the texts."""
-        tasks = [
-            Task(f, request.part(part), self._limit(f, part.stop - part.start)) for part in parts
-        ]
+        counts = [part.stop - part.start for part in parts]
+        pairs = zip(parts, counts, strict=True)
         assert self._pool is not None
-        answers = self._pool.call(tasks)
-        for part, answer in zip(parts, answers, strict=True):
+        answers = self._pool.call([Task(f, request.part(p), self._limit(f, n)) for p, n in pairs])
+        for count, answer in zip(counts, answers, strict=True):
             self._check_usable(answer)
             if "failed" not in answer:
-                self._seconds[f] = max(answer["seconds"], 1e-6) / (part.stop - part.start)
+                self._seconds[f] = max(answer["seconds"], 1e-6) / count
         return answers
 
     def _limit(self, f: int, count: int) -> float:
@@ -189,27 +191,12 @@ class Rater:
         if answer.get("failed") == "unusable":
             raise TaskError(f"{self.key}: {answer['said']}")
 
-    def _stop_at_failure(self, found: Ratings, rows: Sequence[int]) -> None:
-        """Raises for the first text that a function cannot rate, if no replacement is set."""
-        found.failures.sort(key=lambda failure: failure.index)
-        for failure in found.failures:
-            f = self.names.index(failure.function)
-            if self._replacements[f] is None:
-                error = RewardError(
-                    f"{self.key}: {self._addresses[f]}: {failure.said} (row {rows[failure.index]})"
-                )
-                raise error from (
-                    FunctionTraceback(failure.traceback) if failure.traceback else None
-                )
-
 
 def _names(addresses: Sequence[str]) -> list[str]:
     """Returns the functions' names in logs: their own names, or their addresses if two are the same."""
     short = [address.rpartition(":")[2] for address in addresses]
-    return [
-        name if short.count(name) == 1 else address
-        for name, address in zip(short, addresses, strict=True)
-    ]
+    pairs = zip(short, addresses, strict=True)
+    return [name if short.count(name) == 1 else address for name, address in pairs]
 
 
 def _absolute(address: str) -> str:

@@ -59,10 +59,6 @@ class Ratings:
     left: int = 0
     dropped: int = 0
 
-    def mean(self) -> float:
-        """Returns the mean over the rated texts; 0 if there are none."""
-        return mean(self.totals) or 0.0
-
 
 def mean(values: Iterable[float | None]) -> float | None:
     """Returns the mean of the values that are not None, or None. It does not depend on their order."""

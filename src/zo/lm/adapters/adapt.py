@@ -76,9 +76,8 @@ def _train_only(model: nn.Module, cfg: AdapterConfig) -> None:
     elif isinstance(cfg, LayersAdapter):
         blocks = _blocks(model, cfg.layers)
         within = () if blocks is None else tuple(f"{blocks[0]}.{i}." for i in blocks[1])
-        chosen = {
-            name for name in own if name.startswith(within or "") and re.search(cfg.pattern, name)
-        }
+        inside = (name for name in own if name.startswith(within or ""))
+        chosen = {name for name in inside if re.search(cfg.pattern, name)}
         wrong = f"adapter.pattern={cfg.pattern}: matches no parameter name"
     else:
         chosen = {name for name in own if name.split(".")[-1] == "bias"}
@@ -176,9 +175,8 @@ def _peft_config(cfg: PeftAdapter, loaded: Loaded) -> Any:
 
 def _check_kind(path: str, name: str) -> None:
     """Checks that a directory has an adapter of the configured kind."""
-    found = json.loads(Path(path, "adapter_config.json").read_text(encoding="utf-8")).get(
-        "peft_type"
-    )
+    text = Path(path, "adapter_config.json").read_text(encoding="utf-8")
+    found = json.loads(text).get("peft_type")
     if found != PEFT_TYPES[name]:
         names = {kind: name for name, kind in PEFT_TYPES.items()}
         raise ModelError(f"adapter.path={path}: is a {found} adapter; adapter={names.get(found)}")
@@ -225,8 +223,7 @@ def merged(loaded: Loaded) -> Any:
         ModelError: If the adapter has no weights to merge into.
     """
     if isinstance(loaded.model, VirtualTokens):
-        raise ModelError(
-            "--merge: virtual tokens cannot be merged into weights; export without --merge"
-        )
+        why = "virtual tokens cannot be merged into weights"
+        raise ModelError(f"--merge: {why}; export without --merge")
     dequantise(loaded.model)
     return loaded.adapter.merge_and_unload() if loaded.adapter is not None else loaded.model

@@ -52,9 +52,8 @@ class InContext:
             TaskError: If the longest text exceeds the model's window; names `optimizer.k`.
         """
         n, given = self._first, self._demonstrations
-        found = [
-            replace(e, prompt_ids=[*e.prompt_ids[:n], *given, *e.prompt_ids[n:]]) for e in examples
-        ]
+        prompts = ([*e.prompt_ids[:n], *given, *e.prompt_ids[n:]] for e in examples)
+        found = [replace(e, prompt_ids=ids) for e, ids in zip(examples, prompts, strict=True)]
         try:
             self._scorer.check(found)
         except TaskError as error:
@@ -113,6 +112,5 @@ class LinearProbe:
             progress(len(examples))
         right = sum(p == e.label for p, e in zip(predictions, examples, strict=True))
         sure = np.exp(columns.max(1)).tolist()
-        return Evaluation(
-            -sum(true) / len(true), right / len(examples), predictions, probabilities=sure
-        )
+        loss, accuracy = -sum(true) / len(true), right / len(examples)
+        return Evaluation(loss, accuracy, predictions, probabilities=sure)

@@ -147,7 +147,9 @@ class Collator:
         arrays = _answers(examples, layout.columns, width) | texts
         tensors: dict[str, Any] = self._upload(arrays)
         if packed:
-            tensors["mask"] = self._additive(tensors["mask"])
+            sees, least = tensors["mask"], torch.finfo(self._dtype).min
+            mask = torch.zeros(sees.shape, dtype=self._dtype, device=self._device)
+            tensors["mask"] = mask.masked_fill_(~sees, least)[:, None]  # (P, 1, L, L)
         return Batch(**{"mask": None, "position_ids": None, "places": None, **tensors})
 
     def check(self, examples: Sequence[Encoded]) -> None:
@@ -204,9 +206,8 @@ class Collator:
     def _upload(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
         """Returns the arrays on the device, by one copy; 8 bytes before 1, for alignment."""
         order = sorted(arrays, key=lambda name: -arrays[name].itemsize)
-        flat = torch.from_numpy(
-            np.concatenate([arrays[name].reshape(-1).view(np.uint8) for name in order])
-        )
+        pieces = [arrays[name].reshape(-1).view(np.uint8) for name in order]
+        flat = torch.from_numpy(np.concatenate(pieces))
         if self._device.type == "cuda":
             flat = flat.pin_memory()
         flat = flat.to(self._device, non_blocking=True)
@@ -218,10 +219,6 @@ class Collator:
             tensors[name] = piece.view(dtype).view(array.shape)
             begin += array.nbytes
         return tensors
-
-    def _additive(self, sees: Tensor) -> Tensor:
-        mask = torch.zeros(sees.shape, dtype=self._dtype, device=self._device)
-        return mask.masked_fill_(~sees, torch.finfo(self._dtype).min)[:, None]  # (P, 1, L, L)
 
 
 def span(example: Encoded) -> int:

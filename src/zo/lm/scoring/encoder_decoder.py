@@ -29,9 +29,8 @@ class EncoderDecoderScorer(CandidateScorer):
         self._collator = PairCollator(model, pad_id)  # type: ignore[assignment]
         start = getattr(model.config, "decoder_start_token_id", None)
         if start is None and hasattr(model, "prepare_decoder_input_ids_from_labels"):
-            label = torch.tensor(
-                [[pad_id]], device=device_of(model)
-            )  # T5Gemma begins with a token of its decoder's
+            # T5Gemma begins with a token of its decoder's.
+            label = torch.tensor([[pad_id]], device=device_of(model))
             start = int(model.prepare_decoder_input_ids_from_labels(label)[0, 0])
         self._start = pad_id if start is None else start
 
@@ -105,23 +104,19 @@ class PairCollator:
 
     def __call__(self, examples: Sequence[Encoded], groups: object = None) -> PlainBatch:
         """Builds the batch; `groups` is not used."""
-        prompts = pad_sequence(
-            [torch.tensor(e.prompt_ids, device="cpu") for e in examples], True, self._pad
-        )
+        ids = [torch.tensor(e.prompt_ids, device="cpu") for e in examples]
+        prompts = pad_sequence(ids, True, self._pad)
         lengths = torch.tensor([[len(e.prompt_ids)] for e in examples], device="cpu")
         mask = (torch.arange(prompts.shape[1], device="cpu") < lengths).long()
         own = {name: torch.from_numpy(a) for name, a in candidates(examples, self._pad).items()}
         tensors: dict[str, Any] = {"input_ids": prompts, "mask": mask, **own}
-        firsts = [first for e in examples if (first := self._first(e)) is not None]
-        if len(firsts) == len(examples):
+        firsts = [self.kept.first(e) for e in examples] if self.kept is not None else [None]
+        if None not in firsts:
             places = torch.arange(prompts.shape[1], device="cpu")
             places = places + torch.tensor(firsts, device="cpu")[:, None]
             tensors["places"] = places * mask
         on_device = {name: t.to(self._device) for name, t in tensors.items()}
         return PlainBatch(**{"places": None, **on_device})
-
-    def _first(self, example: Encoded) -> int | None:
-        return None if self.kept is None else self.kept.first(example)
 
     def check(self, examples: Sequence[Encoded]) -> None:
         """Checks that the tokens are in the model's vocabulary.

@@ -6,7 +6,7 @@ decoder counts positions from it, and MiniMax sees it when there is a cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,7 +75,8 @@ class Generator:
         plain = can_decode(model) and not self._own
         self._decoder = Decoder(model, pad, self._ends) if plain else None
         special = [of.content for of in tokenizer.added_tokens_decoder.values() if of.special]
-        self.dropped = [token for token in special if token not in _named(tokenizer)]
+        named = {getattr(tokenizer, f"{role}_token") for role in ROLES}
+        self.dropped = [token for token in special if token not in named]
         self._special = special if stop and _is_lost(tokenizer, stop) else None
         self._options = {
             "max_new_tokens": max_new_tokens,
@@ -126,10 +127,6 @@ class Generator:
                     f" tokens, but the model sees {most} in all; lower it or task.max_length"
                 )
 
-    def __call__(self, examples: Sequence[Encoded]) -> list[str]:
-        """Returns the completion of each prompt, without its end."""
-        return [written.text for written in self.write(examples)]
-
     @torch.inference_mode()
     def write(
         self, examples: Sequence[Encoded], draws: Draws | None = None, parts: int = 1
@@ -175,7 +172,10 @@ class Generator:
 
     def _write(self, examples: Sequence[Encoded], draws: Draws | None, parts: int) -> list[Written]:
         """Returns the completion of each prompt, in one batch."""
-        draw = self._drawing(examples, draws)
+        draw = None
+        if draws is not None:
+            uniforms = draws.uniforms([e.row for e in examples], self.max_new_tokens)
+            draw = Draw(draws.sampling, torch.from_numpy(uniforms).to(device_of(self._model)))
         written = self._tokens(examples, draw, self.max_new_tokens, parts)
         pairs = zip(self._texts(written), written.tolist(), strict=True)
         return [self._written(text, tokens) for text, tokens in pairs]
@@ -186,14 +186,10 @@ class Generator:
         """Returns the tokens after each prompt, then padding.  # (prompts, tokens)."""
         width = max(len(e.prompt_ids) for e in examples)
         pad, rows, masks = self._options["pad_token_id"], [], []
-        for example in examples:
-            padding = [pad] * (width - len(example.prompt_ids))
-            seen = [1] * len(example.prompt_ids)
-            zeros = [0] * len(padding)
-            rows.append(
-                padding + example.prompt_ids if self._left else example.prompt_ids + padding
-            )
-            masks.append(zeros + seen if self._left else seen + zeros)
+        for own in (example.prompt_ids for example in examples):
+            before, after = (width - len(own), 0) if self._left else (0, width - len(own))
+            rows.append([pad] * before + own + [pad] * after)
+            masks.append([0] * before + [1] * len(own) + [0] * after)
         device = device_of(self._model)
         ids, mask = torch.tensor(rows, device=device), torch.tensor(masks, device=device)
         if self._decoder is not None:
@@ -203,21 +199,19 @@ class Generator:
         begin = width if self._left else 1  # a decoder of a pair begins with a token of its own
         if draw is not None:
             draw.begin = begin
+
+        def stopped(rows: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            return self._has_stop(rows[:, width if self._left else 0 :])
+
         written: torch.Tensor = self._model.generate(
             input_ids=ids,
             attention_mask=mask,
             logits_processor=[draw] if draw else [],
-            stopping_criteria=self._criteria(width if self._left else 0),
+            # `stop_strings` of transformers counts a stop that begins in the prompt.
+            stopping_criteria=[stopped] if self._stop else [],
             **{**self._options, "max_new_tokens": most},
         )
         return written[:, begin:]
-
-    def _drawing(self, examples: Sequence[Encoded], draws: Draws | None) -> Draw | None:
-        """Returns the sampler, or None if decoding is greedy."""
-        if draws is None:
-            return None
-        uniforms = draws.uniforms([e.row for e in examples], self.max_new_tokens)
-        return Draw(draws.sampling, torch.from_numpy(uniforms).to(device_of(self._model)))
 
     def _written(self, text: str, ids: list[int]) -> Written:
         """Returns a completion from tokens with padding after its end."""
@@ -235,17 +229,6 @@ class Generator:
     def _texts(self, written: torch.Tensor) -> list[str]:
         skip = self._special is None  # else the stop would not be seen
         return self._tokenizer.batch_decode(written, skip_special_tokens=skip)  # type: ignore[no-any-return]
-
-    def _criteria(self, begin: int) -> list[Callable[..., torch.Tensor]]:
-        """Returns the stopping criterion for rows that contain the stop after their first tokens, if there is a stop.
-
-        Unlike `stop_strings` of transformers, it does not count a stop that begins in the prompt.
-        """
-
-        def stopped(rows: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-            return self._has_stop(rows[:, begin:])
-
-        return [stopped] if self._stop else []
 
     def _has_stop(self, written: torch.Tensor) -> torch.Tensor:
         """Returns which rows contain the stop."""
@@ -280,11 +263,6 @@ def _ends(model: Any, tokenizer: Any) -> list[int]:
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ends = [tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])]
     return sorted({end for end in ends if end is not None})
-
-
-def _named(tokenizer: Any) -> list[str]:
-    """Returns the special tokens that have a role: begin, end, unknown, padding and the like."""
-    return [getattr(tokenizer, f"{role}_token") for role in ROLES]
 
 
 def _is_lost(tokenizer: Any, text: str) -> bool:

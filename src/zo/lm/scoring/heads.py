@@ -73,16 +73,14 @@ def check_head(model: Any, kind: str = "decoder") -> None:
     name = type(model).__name__
     if model.base_model is model:
         raise ModelError(
-            f"model.path: {name} has no base model below its head, which scoring needs"
+            f"model.path: scoring needs a base model below the head, and {name} has none"
         )
     options = {"use_cache": False} if kind == "decoder" else {}
     tokens = _tokens(model)
     expected = model(input_ids=tokens, **options).logits.float()
     if expected.isnan().any():
         bad = next((n for n, p in model.named_parameters() if p.isnan().any()), None)
-        where = (
-            f"{bad} holds NaN" if bad else "its weights are finite, so its dtype may be too small"
-        )
+        where = f"{bad} holds NaN" if bad else "its weights are finite, its dtype may be too small"
         raise ModelError(f"model.path: {name} computes NaN: {where}; give weights that work")
     hidden = model.base_model(input_ids=tokens, **options).last_hidden_state
     logits = head_of(model, kind)(hidden).float()

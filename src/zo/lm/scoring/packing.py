@@ -31,9 +31,8 @@ class Row:
         self.positions: list[int] = []
         self._masked = masked
         self._children: dict[tuple[int, int], int] = {}
-        self._chains: list[
-            tuple[int, int, int]
-        ] = []  # parent, first column, column behind the last
+        # Parent, first column, column behind the last
+        self._chains: list[tuple[int, int, int]] = []
 
     def add(self, tokens: Sequence[int], after: int = -1) -> list[int]:
         """Adds a text, or a continuation of the token in column `after`, to the row; returns its columns."""

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -44,32 +44,8 @@ ADDED = ("step", "split")
 """Columns that the log adds to a text's."""
 
 
-class Rates(Protocol):
-    """Rates texts, as `zo.rewards.rating.Rater`.
-
-    Attributes:
-        names: Of functions whose means are reported, too.
-        key: That names the functions.
-        own: Names of the user's functions.
-        notes: Sentences for the log.
-    """
-
-    key: str
-    names: list[str]
-    own: list[str]
-    notes: list[str]
-
-    def start(self, columns: Sequence[str]) -> None:
-        """Prepares for texts whose rows have these columns."""
-        ...
-
-    def rate(self, request: Request, rows: Sequence[int], together: bool = False) -> Ratings:
-        """Returns the ratings of texts."""
-        ...
-
-
 class MeasureRater:
-    """Rates texts by a measure, against the best reference of each."""
+    """Rates texts by a measure, against the best reference of each; attributes are those of `Rater`."""
 
     key = "task.measure"
 
@@ -126,7 +102,7 @@ class TextScorer:
     def __init__(
         self,
         generator: Generator,
-        rater: Rates,
+        rater: Rater | MeasureRater,
         measure: str,
         processes: Processes | None = None,
         decoding: Decoding | None = None,
@@ -147,9 +123,8 @@ class TextScorer:
         said = [*self._generator.notes, *self._rater.notes]
         if (dropped := self._generator.dropped) and not isinstance(self._rater, MeasureRater):
             some = ", ".join(dropped[:NAMED_TOKENS]) + ", ..." * (len(dropped) > NAMED_TOKENS)
-            said.append(
-                f"rewards see texts without special tokens ({some}); completion_ids has them"
-            )
+            without = f"rewards see texts without special tokens ({some})"
+            said.append(f"{without}; completion_ids has them")
         return said
 
     def collate(self, examples: Sequence[Encoded]) -> Sequence[Encoded]:
@@ -245,11 +220,8 @@ class TextScorer:
         table = self._processes.divide(groups, rated, progress).T.tolist()
         means = [mean(None if math.isnan(v) else v for v in column) for column in table]
         value = means[0] or 0.0
-        names = [
-            f"pass@{self._decoding.eval_samples}",
-            "errors",
-            *(f"rewards/{n}" for n in self._rater.names),
-        ]
+        of_functions = (f"rewards/{name}" for name in self._rater.names)
+        names = [f"pass@{self._decoding.eval_samples}", "errors", *of_functions]
         more = {name: m for name, m in zip(names, means[1:], strict=True) if m is not None}
         if not more["errors"]:
             del more["errors"]
@@ -356,7 +328,7 @@ def text_scorer(
     name = task.measure or "f1"
     if objective is not None:
         name = "measure" if objective.name == "measure" else "reward"
-    rater: Rates = MeasureRater(name) if objective is None else Rater(objective, task)
+    rater = MeasureRater(name) if objective is None else Rater(objective, task)
     sampling = Sampling(task.temperature, task.top_p, seed) if task.temperature > 0 else None
     decoding = Decoding(sampling, task.samples, task.eval_samples)
     return TextScorer(generator, rater, name, processes, decoding)

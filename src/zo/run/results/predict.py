@@ -155,8 +155,9 @@ def _generate(
     texts = [""] * len(tokens)
     with Progress(0) as progress, progress.counting("evaluate", len(tokens)) as done:
         for group in length_batches(lengths, cfg.eval_tokens):
-            for i, text in zip(group, generator([tokens[i] for i in group]), strict=True):
-                texts[i] = text
+            written = generator.write([tokens[i] for i in group])
+            for i, found in zip(group, written, strict=True):
+                texts[i] = found.text
             done(len(group))
     notes = []
     if read.answered and task.measure is not None and not task.own_measure:
