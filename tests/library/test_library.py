@@ -3,7 +3,6 @@
 import copy
 import doctest
 import importlib.util
-import inspect
 import pickle
 import re
 import warnings
@@ -490,13 +489,6 @@ def test_the_example_in_a_docstring_runs(what, tmp_path, monkeypatch):
     example = doctest.DocTestParser().get_doctest(what.__doc__, globs, what.__name__, None, 0)
     assert len(example.examples) >= 2
     assert doctest.DocTestRunner().run(example).failed == 0
-
-
-@pytest.mark.parametrize("kind", CLASSES.values(), ids=lambda kind: kind.__name__)
-def test_a_classs_help_says_what_each_argument_is(kind):
-    section = kind.__doc__.partition("Args:\n")[2]
-    said = dict(re.findall(r"^    (\w+): (.{5,})", section, re.MULTILINE))
-    assert said.keys() == inspect.signature(kind).parameters.keys()
 
 
 def test_an_optimizers_repr_has_the_settings_of_its_method():

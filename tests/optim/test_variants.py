@@ -21,7 +21,6 @@ from zo.noise.torch_generator import TorchEngine
 from zo.optim import OPTIMIZERS
 from zo.optim.es import centred_ranks
 from zo.rewards.tally import Ratings
-from zo.run.loop import TIE, _step
 from zo.run.losses import BatchLoss, divided
 from zo.tasks import Encoded
 from zo.weights import directions
@@ -145,17 +144,13 @@ def test_methods_of_low_rank_draw_no_more_at_once_than_a_thin_factor(name, monke
 
 
 @pytest.mark.parametrize("name", ZEROTH_ORDER)
-def test_equal_losses_are_counted_as_a_tie_and_move_nothing(name):
-    loss, scorer = Quadratic(restore="snapshot"), SimpleNamespace(differentiable=False)
-    assembly = SimpleNamespace(params=loss.params, optimizer=start(name, loss))
-    session = SimpleNamespace(
-        assembly=assembly, processes=Processes(), scorer=scorer, executor=lambda _: loss
-    )
-    home, loss.answers = loss.weights(), dict.fromkeys(range(99), 1.5)
-    assert _step(session, [])[TIE] == 1
+def test_equal_losses_are_a_tie_and_move_nothing(name):
+    loss = Quadratic(restore="snapshot")
+    opt, home, loss.answers = start(name, loss), loss.weights(), dict.fromkeys(range(99), 1.5)
+    assert opt.step(loss).tied
     assert same(loss.weights(), home)
     loss.answers = {}
-    assert _step(session, [])[TIE] == 0
+    assert not opt.step(loss).tied
     assert not same(loss.weights(), home)
 
 
