@@ -17,6 +17,7 @@ from zo.distributed.processes import Processes
 from zo.lm.scoring.generation import Written
 from zo.lm.scoring.texts import TextScorer
 from zo.noise import PERTURBATION, NoiseKey
+from zo.noise.program import Program
 from zo.noise.torch_generator import TorchEngine
 from zo.optim import OPTIMIZERS
 from zo.optim.es import centred_ranks
@@ -86,6 +87,25 @@ def test_factors_that_are_drawn_together_are_those_that_are_drawn_one_at_a_time(
     assert same(rest[1], others[1])
     assert together.keys() == {"draw_all_"}
     assert together["draw_all_"] < 10 < apart["draw_"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["lozo", "tezo", "conmezo"])
+def test_streamed_displaces_all_blocks_by_one_program_a_probe(name, dtype, monkeypatch):
+    """With the losses of a program for each block."""
+    if not (engine := type(zo.noise.engine("philox", "cpu"))).runs_programs:
+        pytest.skip("torch rounds products before their sums")
+    calls, found = Counter(), []
+    monkeypatch.setattr(Program, "assembled", counted(Program.assembled, "assembled", calls))
+    for _ in range(2):
+        run = TinyRun(opt().to(dtype), name, "streamed", "philox")
+        calls.clear()
+        found.append((run.steps(2), run.weights(), calls["assembled"]))
+        monkeypatch.setattr(engine, "prepare", lambda *_: None)
+    (losses, weights, together), (others, same_weights, apart) = found
+    assert losses == others
+    assert same(weights, same_weights)
+    assert together <= 2 * 3 < apart
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -9,7 +9,15 @@ be drawn, and a pass over the weights draws while it adds. `registry.py` picks a
 `cuda.py` (Triton), or `reference.py` (numpy) where numba is missing.
 """
 
-from zo.noise.engines import DTYPES, Engine, KeyedTerms, Move, PhiloxEngine, TensorTable
+from zo.noise.engines import (
+    DTYPES,
+    Engine,
+    KeyedTerms,
+    Move,
+    PhiloxEngine,
+    PreparedProgram,
+    TensorTable,
+)
 from zo.noise.keys import PERTURBATION, ROUNDING, SUBSPACE, NoiseKey
 from zo.noise.registry import NOISES, engine, is_compiled
 
@@ -24,6 +32,7 @@ __all__ = [
     "Move",
     "NoiseKey",
     "PhiloxEngine",
+    "PreparedProgram",
     "TensorTable",
     "engine",
     "is_compiled",

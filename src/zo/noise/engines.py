@@ -110,12 +110,29 @@ class PhiloxEngine(Engine):
         Returns:
             Whether it was run: not if a tensor is not contiguous, or of none of `DTYPES`.
         """
-        fits = (all(map(Tensor.is_contiguous, of)) for of in lists)
-        known = (t.dtype in DTYPES for of in lists for t in of)
-        runs = self.runs_programs and all(fits) and all(known)
-        if runs:
+        if runs := self._fits_program(lists):
             self._run_program(program, lists, positions, keeps)
         return runs
+
+    def prepare(
+        self,
+        program: Program,
+        lists: Sequence[Sequence[Tensor]],
+        positions: Sequence[int],
+        keeps: Any,
+    ) -> PreparedProgram | None:
+        """Prepares a program for runs on some of the tensors at a time; arguments as of `run`.
+
+        Returns:
+            None if `run` would not run it, or the engine prepares none.
+        """
+        return None
+
+    def _fits_program(self, lists: Sequence[Sequence[Tensor]]) -> bool:
+        fits = (all(map(Tensor.is_contiguous, of)) for of in lists)
+        return (
+            self.runs_programs and all(fits) and {t.dtype for of in lists for t in of} <= {*DTYPES}
+        )
 
     def _run_program(
         self,
@@ -218,6 +235,19 @@ class PhiloxEngine(Engine):
     @abstractmethod
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         """`add_`, or without theta `draw_`, of contiguous, non-empty tensors; their dtypes may differ."""
+
+
+class PreparedProgram(ABC):
+    """A program and its lists of tensors, whose memory does not move before the last run."""
+
+    @abstractmethod
+    def run(self, chosen: Sequence[int], last: Sequence[Tensor]) -> None:
+        """Runs the program on some tensors.
+
+        Args:
+            chosen: Which of each list.
+            last: What it takes for them in place of its last list's; of the same shapes and dtypes.
+        """
 
 
 class TensorTable:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from zo.noise import NoiseKey, PhiloxEngine
+from zo.noise import Engine, NoiseKey, PhiloxEngine, PreparedProgram
 from zo.noise.program import Program, Value
 from zo.weights.directions import Direction, FullSize, LowRank, Preconditioned, Stored, Terms, fused
 
@@ -26,21 +28,29 @@ class ProgramValues:
         engine: Runs the program.
         tensors: θ.
         positions: Of the tensors.
+        keeps: 1 − decay of each, (tensors,), float32.
 
     Attributes:
         program: The program.
+        lists: Its lists of tensors.
     """
 
-    def __init__(self, engine: PhiloxEngine, tensors: Sequence[Tensor], positions: Sequence[int]):
+    def __init__(
+        self,
+        engine: PhiloxEngine,
+        tensors: Sequence[Tensor],
+        positions: Sequence[int],
+        keeps: Any,
+    ):
         self.engine, self.tensors, self.positions = engine, tensors, positions
-        self.program = Program()
+        self.program, self._keeps = Program(), keeps
         self._products: dict[LowRank, Value] = {}
         self._given: list[Any] = []
-        self._lists: list[Sequence[Tensor]] = []
+        self.lists: list[Sequence[Tensor]] = []
 
-    def run(self, keeps: Any) -> bool:
+    def run(self) -> bool:
         """As `PhiloxEngine.run`."""
-        return self.engine.run(self.program, self._lists, self.positions, keeps)
+        return self.engine.run(self.program, self.lists, self.positions, self._keeps)
 
     def array(self, of: Any, all_of: bool = True) -> int:
         """Returns the position among the program's lists of tensors that are given by their position in θ.
@@ -53,8 +63,8 @@ class ProgramValues:
             if given is of:
                 return found
         self._given.append(of)
-        found, tensors = len(self._lists), [of[i] for i in self.positions] if all_of else of
-        self._lists.append(tensors)
+        found, tensors = len(self.lists), [of[i] for i in self.positions] if all_of else of
+        self.lists.append(tensors)
         self.program.unrounded |= {found} - {found for t in tensors if t.dtype != torch.float32}
         return found
 
@@ -122,7 +132,7 @@ class ProgramValues:
         return left, right
 
 
-def run_update(
+def update_program(
     engine: PhiloxEngine,
     tensors: Sequence[Tensor],
     positions: Sequence[int],
@@ -131,8 +141,8 @@ def run_update(
     bits: NoiseKey | None,
     change: Callable[[ProgramValues, Value], Value],
     out: Sequence[Tensor] | None = None,
-) -> bool:
-    """Updates tensors by one program.
+) -> ProgramValues | None:
+    """Returns the program that updates tensors; None if none can.
 
     Args:
         engine: Runs it.
@@ -143,11 +153,8 @@ def run_update(
         bits: Key of stochastic rounding; None is to nearest.
         change: Returns what θ is, of keep · θ.
         out: Where the result is written; None is in place.
-
-    Returns:
-        Whether it was done; else nothing was.
     """
-    at = ProgramValues(engine, tensors, positions)
+    at = ProgramValues(engine, tensors, positions, keeps)
     try:
         theta = at.array(tensors, all_of=False)
         x = at.program.read(theta)
@@ -156,6 +163,18 @@ def run_update(
         x = change(at, x if (keeps == 1).all() else x.mul(at.program.keep()))
         to = theta if out is None else at.array(out, all_of=False)
     except NotElementwiseError:
-        return False
+        return None
     at.program.write(to, x, bits)
-    return at.run(keeps)
+    return at
+
+
+def prepare_displacement(
+    engine: Engine, tensors: Sequence[Tensor], terms: Terms
+) -> PreparedProgram | None:
+    """Prepares a program that writes θ + Σ c_j z_j of some tensors at a time; None if there is none."""
+    if not isinstance(engine, PhiloxEngine):
+        return None
+    keeps, change = np.ones(len(tensors), np.float32), partial(ProgramValues.added, terms=terms)
+    of = engine, tensors, range(len(tensors)), keeps, (), None, change
+    at = update_program(*of, out=[*tensors])
+    return None if at is None else engine.prepare(at.program, at.lists, at.positions, keeps)

@@ -55,15 +55,16 @@ class UpdateTarget(NamedTuple):
     def run_program(
         self, engine: PhiloxEngine, pending: Terms, change: Callable[[ProgramValues, Value], Value]
     ) -> None:
-        """Updates the tensor by a program, as `run_update`.
+        """Updates the tensor by a program, by `update_program`.
 
         Raises:
             ValueError: If the engine cannot run it.
         """
-        from zo.weights.programs import run_update
+        from zo.weights.programs import update_program
 
         keeps = np.array([1.0 - self.decay], np.float32)
-        if not run_update(engine, [self.p], [self.i], keeps, pending, self.bits, change):
+        of = engine, [self.p], [self.i], keeps, pending, self.bits, change
+        if not ((at := update_program(*of)) and at.run()):
             raise ValueError(f"tensor {self.i}: it and its state must be contiguous")
 
 
@@ -96,14 +97,15 @@ class UpdateTargets(Sequence[UpdateTarget]):
         return UpdateTarget(self.tensors[i], i, self.decay * self.decays[i], self.rounding)
 
     def run_program(self, pending: Terms, change: Callable[[ProgramValues, Value], Value]) -> bool:
-        """Updates all tensors by one program, as `run_update`; returns whether it was done."""
-        from zo.weights.programs import run_update
+        """Updates all tensors by one program, by `update_program`; returns whether it was done."""
+        from zo.weights.programs import update_program
 
         if self.table is None:
             return False
         bits, keeps = self.rounding and self.rounding.key, self.table.keeps(1.0, self.decay)
         positions = range(len(self.tensors))
-        return run_update(self.table.engine, self.tensors, positions, keeps, pending, bits, change)
+        of = self.table.engine, self.tensors, positions, keeps, pending, bits, change
+        return bool((at := update_program(*of)) and at.run())
 
 
 class ParameterUpdate(ABC):
@@ -394,10 +396,11 @@ def add_to_all_(
     engines = (getattr(z, "engine", None) for _, z in terms)
     engine = next((found for found in engines if isinstance(found, PhiloxEngine)), None)
     if engine is not None:
-        from zo.weights.programs import run_update
+        from zo.weights.programs import update_program
 
-        of, keeps = (engine, theta, positions), np.ones(len(theta), np.float32)
-        if run_update(*of, keeps, (), None, lambda at, x: at.added(x, terms), out):
+        keeps = np.ones(len(theta), np.float32)
+        of = engine, theta, positions, keeps, (), None, lambda at, x: at.added(x, terms)
+        if (at := update_program(*of, out)) and at.run():
             return
     for to, t, i in zip(out, theta, positions, strict=True):
         add_(to, t, i, terms)

@@ -20,6 +20,7 @@ from zo.noise.engines import (
     DTYPES,
     Move,
     PhiloxEngine,
+    PreparedProgram,
     TensorTable,
     check_positions,
     flat_array,
@@ -75,15 +76,18 @@ class NumbaEngine(PhiloxEngine):
         positions: Sequence[int],
         keeps: Any,
     ) -> None:
-        from zo.noise.cpu.programs import run  # here: most methods need none
+        NumbaProgram(program, lists, positions, keeps).run_all()
 
-        addresses = np.array([[t.data_ptr() for t in of] for of in lists])
-        widths = np.array([[DTYPES.index(t.dtype) for t in of] for of in lists])
-        lengths = np.array([[t.numel() for t in of] for of in lists])
-        ends = np.cumsum(lengths[0])
-        tensors = np.stack([ends, np.array(positions)]), keeps, addresses, widths, lengths
-        work = partial(run, *tensors, (*LIKE.values(),), *program.assembled())
-        in_parts(int(ends[-1]), work)
+    def prepare(
+        self,
+        program: Program,
+        lists: Sequence[Sequence[Tensor]],
+        positions: Sequence[int],
+        keeps: Any,
+    ) -> PreparedProgram | None:
+        """As `PhiloxEngine.prepare`."""
+        fits = self._fits_program(lists)
+        return NumbaProgram(program, lists, positions, keeps) if fits else None
 
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         to = flat_array(out)
@@ -114,6 +118,41 @@ class NumbaEngine(PhiloxEngine):
             return
         index, w = move.rows.numpy(), out.shape[1]
         in_parts(len(index), some_rows, each=w)
+
+
+class NumbaProgram(PreparedProgram):
+    """A run is one compiled call. Arguments are those of `PhiloxEngine.run`."""
+
+    def __init__(
+        self,
+        program: Program,
+        lists: Sequence[Sequence[Tensor]],
+        positions: Sequence[int],
+        keeps: Any,
+    ):
+        from zo.noise.cpu.programs import run  # here: most methods need none
+
+        self._kernel, self._program = run, program.assembled()
+        rows = [[*map(Tensor.data_ptr, of)] for of in lists]
+        rows += [[DTYPES.index(t.dtype) for t in of] for of in lists]
+        rows += [[*map(Tensor.numel, of)] for of in lists]
+        self._rows, self._keeps = np.array([*rows, [*positions]], np.int64), keeps
+
+    def run_all(self) -> None:
+        """Runs the program on all tensors."""
+        self._run(self._rows, self._keeps)
+
+    def run(self, chosen: Sequence[int], last: Sequence[Tensor]) -> None:
+        """As `PreparedProgram.run`."""
+        rows = self._rows.take(chosen, 1)
+        rows[len(rows) // 3 - 1] = [*map(Tensor.data_ptr, last)]
+        self._run(rows, self._keeps.take(chosen))
+
+    def _run(self, rows: Any, keeps: Any) -> None:
+        lists = len(rows) // 3
+        ends = rows[2 * lists].cumsum()
+        given = rows, ends, keeps, (*LIKE.values(),), *self._program
+        in_parts(int(ends[-1]), partial(self._kernel, *given))
 
 
 class NumbaTable(TensorTable):

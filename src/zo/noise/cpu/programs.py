@@ -204,11 +204,9 @@ def _between(address: Any, like: Any, begin: Any, end: Any) -> Any:
 
 @compiled
 def run(
-    places: Any,
+    rows: Any,
+    ends: Any,
     keeps: Any,
-    addresses: Any,
-    widths: Any,
-    lengths: Any,
     likes: Any,
     steps: Any,
     numbers: Any,
@@ -219,12 +217,15 @@ def run(
 ) -> None:
     """Runs a program on the values from `begin` to `end` of many tensors, counted through all of them.
 
-    Places, (2, tensors), say where each tensor ends, and its position in its space; keeps, (tensors,), its factor.
-    Addresses, widths and lengths, (lists, tensors), are those of each list's tensors: a width is the position of the
-    dtype among `likes`, an array of each. The rest is what `Program.assembled` returns.
+    Rows, (3 · lists + 1, tensors), are the addresses of each list's tensors, their widths, their lengths, and the
+    tensors' positions in their space. A width is the position of the dtype among `likes`, an array of each. Ends,
+    (tensors,), say where each tensor ends; keeps, (tensors,), are their factors. The rest is what `Program.assembled`
+    returns.
     """
     one, two, three = likes
-    ends, positions = places
+    lists = len(rows) // 3
+    addresses, widths, lengths = rows[:lists], rows[lists : 2 * lists], rows[2 * lists :]
+    positions = rows[3 * lists]
     registers, words, own, first = _registers(count), scratch_words(), keys.copy(), 0
     for j in range(len(ends)):
         a, b, size = max(begin, first) - first, min(end, ends[j]) - first, ends[j] - first
@@ -232,7 +233,7 @@ def run(
         if a >= b:
             continue
         own[:, 2] = keys[:, 2] + U(positions[j])
-        other = 1 if len(addresses) > 1 and lengths[1, j] == lengths[0, j] else 0
+        other = 1 if lists > 1 and lengths[1, j] == lengths[0, j] else 0
         for i in range(a - a % SIZE, b, SIZE):
             low, high = max(a - i, 0), min(b - i, SIZE)
             base, row, m = registers.ctypes.data + 4 * low, 4 * CHUNK, high - low

@@ -20,7 +20,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from zo.noise import Move, NoiseKey, TensorTable
+from zo.noise import Move, NoiseKey, PreparedProgram, TensorTable
 from zo.weights.aliasing import is_alias, is_dense, storage_key
 from zo.weights.directions import Terms, at_least_float32, uncast
 from zo.weights.offloaded import OffloadedParameter, offload_of
@@ -74,7 +74,8 @@ class Streamed(RestorePolicy, Store):
         self._calls = UnitCalls(model, owners, self.local, self)
         self.bytes = sum(buffer.size for buffer in self._calls.buffers.values())
         self._terms: Terms = ()
-        self._move: Move | None = None  # the pass that adds the terms, if there is one
+        self._move: Move | None = None  # the pass that adds the terms, if there is one,
+        self._program: PreparedProgram | None = None  # or the program
         unreadable = GuardedParameter.of(self._refuse_read)
         entries = [entry for unit in self._calls.units for entry in unit.entries]
         parameters = {id(p): p for _, _, p, _ in entries if p is not None}.values()
@@ -94,6 +95,10 @@ class Streamed(RestorePolicy, Store):
         self._terms, self._move = terms, shared_move(terms, self.space.engine)
         if self._offload is not None:
             self._offload.displace_by(self if terms else None)
+        elif terms and self._move is None:
+            from zo.weights.programs import prepare_displacement  # here: noise alone needs none
+
+            self._program = prepare_displacement(self.space.engine, self.local, terms)
         if not self._displaces:
             self._displaces = True
             self._calls.install()
@@ -101,7 +106,7 @@ class Streamed(RestorePolicy, Store):
 
     def restore(self) -> None:
         """Removes all patches of the model, also after an interrupted call of a module."""
-        self._terms = ()
+        self._terms, self._program = (), None
         if self._offload is not None:
             self._offload.displace_by(None)
         self._calls.restore()
@@ -138,6 +143,8 @@ class Streamed(RestorePolicy, Store):
             if plan.rows is None and self._move is not None:
                 table = plan.table = plan.table or self._table_of(plan)
                 table.add_(self._move)
+            elif plan.rows is None and self._program is not None:
+                self._program.run(plan.tensors, plan.written)
             else:
                 thetas = [self.local[i] for i in plan.tensors]
                 self._displace(plan.written, thetas, plan.tensors, plan.rows)
