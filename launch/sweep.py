@@ -100,12 +100,16 @@ def untrained(configs: Sequence[RunConfig]) -> Iterator[RunConfig]:
 
 
 def recorded(path: Path | None) -> frozenset[str]:
-    """Returns the ids of the runs in a sweep's file of recorded runs."""
+    """Returns the ids of the runs in a sweep's file of recorded runs, without those that failed."""
     if path is None or not path.is_file():
         return frozenset()
     from pyarrow.parquet import read_table  # here: it is slow to import, and few sweeps need it
 
-    return frozenset(read_table(path, columns=["run_id"])["run_id"].to_pylist())
+    return frozenset(
+        read_table(path, columns=["run_id"], filters=[("status", "!=", "unfinished")])[
+            "run_id"
+        ].to_pylist()
+    )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@
 | `run_id`, `group` | W&B's id and group (`group` is empty without one) |
 | `status` | `finished`, `collapsed`, or `unfinished`: killed, failed or still running |
 | `exit_code` | of the last fragment; missing if it was killed or still runs |
+| `failed` | whether an error, and no signal, ended the last fragment |
 | `fragments`, `torn` | number of run files of this id and W&B's copy; whether the end of one is lost |
 | `duplicates` | 0; or the number of fragments that each ended the run, if their results differ |
 | `started` | first start of the run, UTC, as 2026-01-31T12:00:00 |
@@ -46,8 +47,8 @@ from zo.differences import differing
 
 NO_SWEEP = "none"  # the W&B group of a run that belongs to no sweep
 FILE_COLUMNS = (
-    *("run_id", "group", "status", "exit_code", "fragments", "torn", "duplicates", "started"),
-    *("git_revisions", "source", "last_step", "forwards_to_best"),
+    *("run_id", "group", "status", "exit_code", "failed", "fragments", "torn", "duplicates"),
+    *("started", "git_revisions", "source", "last_step", "forwards_to_best"),
 )
 CHOICE = [f"{group}.name" for group in ("model", "task", "optimizer", "precision")]
 NO_VARIANT = (
@@ -200,6 +201,7 @@ def _run_row(run_id: str, fragments: Sequence[Fragment], history: History) -> di
         "group": "" if identified[-1].group == NO_SWEEP else identified[-1].group,
         "status": status_of(logged),
         "exit_code": fragments[-1].exit_code,
+        "failed": _failed(fragments[-1]),
         "fragments": len(fragments),
         "torn": any(fragment.torn_at is not None for fragment in fragments),
         "duplicates": _duplicates(fragments),
@@ -213,6 +215,10 @@ def _run_row(run_id: str, fragments: Sequence[Fragment], history: History) -> di
             for key, value in sorted(logged.items())
         },
     }
+
+
+def _failed(last: Fragment) -> bool:
+    return last.exit_code is not None and last.summary.get("run/status") == "failed"
 
 
 def _forwards_to(step: float | None, rows: pd.DataFrame) -> float | None:

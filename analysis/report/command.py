@@ -139,7 +139,7 @@ def tables(call: Call) -> Paths:
     asked, groups = call.asked.sweeps, call.frames.sweeps
     names = asked or sorted(groups)
     if not asked and call.frames.runs.empty:
-        print(f"{' '.join(call.asked.runs)}: no runs in it; --runs names others", file=sys.stderr)
+        raise LogError(f"{' '.join(call.asked.runs)}: no runs in it; --runs names others")
     filled = call.filled()
     failed: list[str] = []  # a sweep that cannot be shown leaves the others as they are
     shown = False

@@ -26,6 +26,7 @@ from analysis.select.comparison import (
     SHARED,
     choices,
     criterion_of,
+    ended_frame,
     evaluated,
     levels_of,
     lines_frame,
@@ -78,15 +79,19 @@ def comparison(
     rewarded = bool(runs["val_reward"].notna().any())
     what = REWARD if rewarded else LOSS
     below = [foot(f"{len(mine)} runs", mine), *notes(cells, frames)]
+    tunes = (cells.groupby("line")["lr"].nunique() > 1).any()
+    counts, why = ended_frame(cells)
+    if why and not tunes:
+        return counts, _counts_table(title, counts, [why, *below]), []
     if not (runs["steps"] > 0).any():
         return runs, Table(title, ["line"], caption=["No run that trains has ended.", *below]), []
-    if (cells.groupby("line")["lr"].nunique() > 1).any():  # it tunes
+    if tunes:
         by, words = criterion_of(cells)
         frame = choices(runs[runs["steps"] > 0], by=by).sort_values("loss", ignore_index=True)
         said = [TUNED.format(what[0][0].lower() + what[0][1:], words), *below]
         return frame, _tuning_table(title, frame, said), []
     chosen = _chosen(sweep)
-    frame = lines_frame(runs, float(first["equivalence_margin"]))
+    frame = lines_frame(runs, cells)
     for key, missing in (("edge", ""), ("tie", ""), ("tried", 0)):
         frame[key] = [chosen.get(line, {}).get(key, missing) for line in frame["line"]]
     for base in frame[frame["role"] == BASE].to_dict("records"):
@@ -114,9 +119,9 @@ def write_comparison(
 ) -> list[Path]:
     """Write and print the table, and draw the figure; the paths."""
     frame, table, figures = comparison(sweep, filled, frames)
-    name = "comparison" if figures else "tuning"
+    name = "comparison" if figures or "ended" in frame else "tuning"
     show(table, console(200))
-    texts = table_texts(name, csv(frame, "%.6g"), [table], tex=bool(figures))
+    texts = table_texts(name, csv(frame, "%.6g"), [table], tex=name == "comparison")
     drawn = [path for figure in figures for path in write(figure, directory)]
     return [*write_texts(directory, texts), *drawn]
 
@@ -224,3 +229,13 @@ def _tuning_table(title: str, frame: pd.DataFrame, caption: list[str]) -> Table:
         "runs": ("tried", ".0f"),
     }
     return Table.of(title, frame.to_dict("records"), columns, names=2, caption=caption)
+
+
+def _counts_table(title: str, frame: pd.DataFrame, caption: list[str]) -> Table:
+    """How many runs of each line have ended: the frame of `ended_frame`."""
+    columns: dict[str, Column] = {
+        "line": lambda row: line_label(row["line"]),
+        "ended": ("ended", ".0f"),
+        "runs": ("runs", ".0f"),
+    }
+    return Table.of(title, frame.to_dict("records"), columns, caption=caption)

@@ -21,8 +21,8 @@ OF_MACHINE = (
 )
 """What says of a kept run which it is, of which code and on which machine it was made."""
 
-LARGE = ("best/test_predictions", "test/labels")
-"""What no table of a comparison reads."""
+LARGE = "best/test_predictions"
+"""What no table of a comparison reads, another text in each run."""
 
 
 def csv(frame: pd.DataFrame, digits: str | None = None) -> str:
@@ -63,11 +63,13 @@ def write_record(frames: Frames, sweeps: Sequence[str], directory: Path) -> list
     """Write the ended runs of some sweeps, what the tables need of them, their evaluations and cells; the paths."""
     cells, path = frames.cells_of(sweeps), directory / "runs.parquet"
     runs = frames.runs[frames.runs["run_id"].isin(cells["run_id"])]
-    runs = runs[runs["status"].isin(["finished", "collapsed"])].reset_index(drop=True)
-    if runs.empty:
+    there = runs["status"].isin(["finished", "collapsed"])
+    if not there.any():
         raise LogError(f"no run of {' or '.join(sweeps)} has ended")
+    failed = runs.get("failed", pd.Series(False, runs.index)) == 1
+    runs = runs[there | failed].reset_index(drop=True)
     wanted = [*FILE_COLUMNS, *TAKEN.values(), *OF_MACHINE]
-    runs = runs[[key for key in dict.fromkeys(wanted) if key in runs and key not in LARGE]]
+    runs = runs[[key for key in dict.fromkeys(wanted) if key in runs and key != LARGE]]
     runs = runs.assign(source=path.name)
     rows = pd.concat([frames.history.one(run_id, EVALUATED) for run_id in runs["run_id"]])
     rows = rows[rows["eval/val_loss"].notna()].drop(columns="time/step_s")

@@ -24,6 +24,7 @@ from analysis.select.cells import (
     notes,
     of_majority,
     over_seeds,
+    pending,
     shown,
 )
 from analysis.select.provenance import foot, sources
@@ -89,6 +90,7 @@ def method_frame(cells: pd.DataFrame) -> pd.DataFrame:
     runs: dict[str, Row] = {row["run_id"]: row for row in there.to_dict("records")}
     rows: list[Any] = means.to_dict("records")
     best = {(row["place"], row["method"]): row for row in rows if row["best_setting"]}
+    open_ = {*cells.loc[pending(cells), "facet"]}
     for row in rows:
         zero, mezo = (best.get((row["place"], method)) for method in (ZERO_SHOT, BASE))
         if row["seeds"] == row["n"] == 1 and row["measure"] == "accuracy":
@@ -97,7 +99,8 @@ def method_frame(cells: pd.DataFrame) -> pd.DataFrame:
         if zero is not None and row["method"] != ZERO_SHOT:
             gain = _factor(row) * (row["test_accuracy"] - zero["test_accuracy"])
             row |= {"gain_points": round(gain, 10), "p_mcnemar": _p(row, zero, runs)}
-        if mezo is not None and row["method"] not in (BASE, *UNTRAINED):
+        decided = row["seeds"] == 1 or row["facet"] not in open_
+        if decided and mezo is not None and row["method"] not in (BASE, *UNTRAINED):
             row["p_mezo"] = _p(row, mezo, runs)
     rows += _majority(there)
     left_out = ["facet", "words", "tested", "loss", "place", "best_setting"]

@@ -56,6 +56,7 @@ EDGE = "the best learning rate is the smallest or the largest of its grid"
 
 TAKEN = {
     "status": "status",
+    "failed": "failed",
     "val_accuracy": "best/val_accuracy",
     "test_accuracy": "best/test_accuracy",
     "test_macro_f1": "best/test_macro_f1",
@@ -380,6 +381,11 @@ def of_majority(labels: str) -> tuple[float, float]:
 def command(sweep: str) -> str:
     """What makes the runs of a sweep that there are not yet."""
     return f"zo submit {typed(sweep)[0]}"
+
+
+def pending(cells: pd.DataFrame) -> pd.Series:
+    """Which cells wait for their run: neither did it end, nor did an error end it."""
+    return cells["status"].isin(STATUSES[2:4]) & (cells["failed"] != 1)
 
 
 def typed(sweep: str) -> tuple[str, str]:

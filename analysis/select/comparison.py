@@ -15,7 +15,7 @@ from analysis.logs.frames import Frames
 from analysis.logs.history import EVALUATED, evaluations
 from analysis.logs.run_file import LogError
 from analysis.paper.names import BACKPROPAGATING
-from analysis.select.cells import OF_UNIT, ranked, shortfall
+from analysis.select.cells import OF_UNIT, pending, ranked, shortfall
 from analysis.stats.inference import (
     LEVEL,
     half_width,
@@ -182,12 +182,23 @@ def settings_file(sweep: str, cells: pd.DataFrame, frames: Frames, said: str, be
     return head + chosen.to_csv(index=False, lineterminator="\n")
 
 
-def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
+def ended_frame(cells: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Of each line how many of its runs have ended; and why nothing is decided, "" if all have ended.
+
+    Whoever looks at differences before may stop where they please.
+    """
+    counts = (~pending(cells)).groupby(cells["line"], sort=False).agg(ended="sum", runs="size")
+    ended, runs = counts["ended"].sum(), counts["runs"].sum()
+    why = f"{ended} of {runs} runs have ended; no loss and no verdict before all have."
+    return counts.reset_index(), why * bool(ended < runs)
+
+
+def lines_frame(runs: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     """What the reporting runs say, a row per line: the family by its loss, then the others.
 
     Args:
-        runs: of one sweep, see `run_losses`.
-        smallest: smallest difference of interest, nats.
+        runs: see `run_losses`.
+        cells: of one sweep, whose runs these are.
 
     Returns:
         `line`, `role`, `setting`, `seeds`, `collapsed` (seeds), `passes` (per step), `pass_ms`, `drift`, `run_ids`; the
@@ -195,7 +206,12 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
         (reward of `task.also`), each with `_half`, half the width of its 95 % interval; the columns of `decide` for the
         differences from the base; `own` and `own_half`, of another setting's difference from its method's line; and of
         each level the columns of `ratios` and `p_holm`, with the level's number behind their names.
+
+    Raises:
+        LogError: If a run has not ended.
     """
+    if why := ended_frame(cells)[1]:
+        raise LogError(why)
     accuracy = runs["test_accuracy"].where(~runs["measure"].isin(OF_UNIT))
     tested = runs["test_exact"].fillna(accuracy)
     f1 = 100 * runs["test_macro_f1"]
@@ -215,7 +231,9 @@ def lines_frame(runs: pd.DataFrame, smallest: float) -> pd.DataFrame:
     base = "".join(runs.loc[runs["role"] == BASE, "line"].unique())
     from_base = runs.assign(claim="", gap=_gaps(runs, pd.Series(base, runs.index)))
     frame = frame.join(
-        decide(from_base, smallest).drop(columns=["claim", "role"]).set_index("line")
+        decide(from_base, float(cells["equivalence_margin"].iloc[0]))
+        .drop(columns=["claim", "role"])
+        .set_index("line")
     )
     method = runs["line"].str.partition(",")[0].where(runs["line"].str.contains(","), "")
     frame = frame.join(_mean(runs.assign(gap=_gaps(runs, method)), "gap", "own"))

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 from dataclasses import fields
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -400,6 +401,19 @@ def test_an_id_and_a_file_of_before_a_setting_mean_what_was_done_then(run):
     read = config.from_yaml(yaml.safe_dump(written))
     assert read == old
     assert str(getattr(getattr(read, group), key)).lower() == value
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("precision", "bf16"), ("adapter", [1]), ("model", [1]), ("tracking", 3), ("task.where", [1]),
+     ("task.labels", {"a": 1}), ("model.lr_grid", [1]), ("model.lr_grid.mezo", 3), ("optimizer.eps", [1])],
+)  # fmt: skip
+def test_a_stored_value_of_a_wrong_type_is_named_by_its_key(key, value):
+    written = yaml.safe_load(config.to_yaml(the_run()))
+    *above, last = key.split(".")
+    reduce(dict.__getitem__, above, written)[last] = value
+    with pytest.raises(ConfigError, match=rf"{re.escape(key)}="):
+        from_yaml(yaml.safe_dump(written))
 
 
 def test_an_adapter_brings_its_own_eps_and_rates_and_typed_values_win():

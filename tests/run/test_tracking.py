@@ -8,11 +8,12 @@ import psutil
 import pytest
 import wandb
 
-from analysis.logs import run_file
+from analysis.logs import run_file, sources
 from tests.support.crowd import free_port
 from tests.support.runs import stopped_after
 from zo.config import TrackingConfig
 from zo.config.settings import chosen_mode
+from zo.run import loop
 from zo.run.__main__ import main
 from zo.run.command import Shared
 from zo.run.logs import wandb_run
@@ -30,12 +31,26 @@ def logged_in(directory):
 
 
 @pytest.mark.process
-def test_wandb_offline_file_equals_metrics_jsonl_also_of_a_run_that_was_stopped(make_run):
+def test_wandb_offline_file_equals_metrics_jsonl_also_of_a_run_that_was_stopped(
+    make_run, tmp_path, monkeypatch
+):
     """The first attempt's file is written anew, from metrics.jsonl, with the steps that stay."""
     cfg = make_run("optimizer=bszo", "tracking.mode=offline", "tracking.group=quickstart")
+    directory = directory_of(cfg)
+
+    def failed():
+        wandb.teardown()
+        return sources.load([directory], tmp_path).runs["failed"].item()
+
     with stopped_after(3):
         run(cfg)
-    summary, directory = run(cfg), directory_of(cfg)
+    assert not failed()
+    with monkeypatch.context() as broken:
+        broken.setattr(loop, "_step", None)
+        with pytest.raises(TypeError):
+            run(cfg)
+    assert failed()
+    summary = run(cfg)
     logged, rows = logged_in(directory), read_rows(directory)
     assert len(logged.history) == len(rows) == 4
     for row, seen in zip(rows, logged.history.to_pylist(), strict=True):

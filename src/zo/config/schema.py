@@ -245,11 +245,12 @@ def from_plain(given: Any) -> RunConfig:
         ConfigError: If it is none; every key that is missing, unknown or out of range is named.
     """
     sections = given if isinstance(given, dict) else {}
-    for group in ("task", "optimizer"):
-        if not isinstance(sections.get(group), dict):
-            raise ConfigError([Problem(group, sections.get(group), "must be the group's settings")])
+    absent: dict[str, Any] = {"precision": {}, "adapter": {}}
+    for group in ("task", "optimizer", *absent):
+        if not isinstance(found := sections.get(group, absent.get(group)), dict):
+            raise ConfigError([Problem(group, found, "must be the group's settings")])
+    typed = OmegaConf.structured(RunConfig)
     try:
-        typed = OmegaConf.structured(RunConfig)
         if LABEL in given["task"]:
             given["task"]["label"] = given["task"].pop(LABEL)
         if file := given["optimizer"].pop("file", None):
@@ -263,11 +264,30 @@ def from_plain(given: Any) -> RunConfig:
         given["adapter"] = {**adapter.legacy_defaults, **given.get("adapter", {})}
         return to_run_config(OmegaConf.merge(typed, _uninterpolated(given)))  # type: ignore[arg-type]
     except OmegaConfBaseException as error:
-        raise ConfigError([Problem(str(error.full_key), "?", str(error).splitlines()[0])]) from None
+        key, said = error.full_key or _wrong_key(typed, given), str(error).splitlines()[0]
+        raise ConfigError([Problem(str(key), "?", said)]) from None
     except (TypeError, KeyError) as error:
         raise ConfigError(
             [Problem("optimizer.name", error, "must name a method, and adapter.name an adapter")]
         ) from None
+
+
+def _wrong_key(typed: Any, given: Mapping[str, Any], *above: str) -> str:
+    """Returns the key whose value cannot be merged, which OmegaConf does not name where a mapping or list is wrong."""
+
+    def merges(key: str, value: Any) -> bool:
+        for name in (key, *reversed(above)):
+            value = {name: value}
+        try:
+            OmegaConf.merge(typed, _uninterpolated(value))
+        except OmegaConfBaseException:
+            return False
+        return True
+
+    wrong = next((key for key, value in given.items() if not merges(key, value)), "?")
+    if isinstance(given.get(wrong), dict) and merges(wrong, {}):
+        return _wrong_key(typed, given[wrong], *above, wrong)
+    return ".".join((*above, wrong))
 
 
 def _uninterpolated(value: Any) -> Any:

@@ -215,8 +215,9 @@ def _make(
         try:
             summary = run.train()
             log.sync()
-        except BaseException:
-            log.abandon()
+        except BaseException as error:
+            stopped = isinstance(error, Interrupted | KeyboardInterrupt)
+            log.abandon("interrupted" if stopped else "failed")
             raise
     if cfg.optimizer.replays and run.totals.made:
         atomic.replace(directory / TRAJECTORY, trajectory_of(directory).encode())

@@ -124,16 +124,16 @@ def test_where_leaves_runs_out(
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "says"),
-    [([], 0, "{}: no runs in it; --runs names others"),
-     (["quickstar"], 2, "there is no run of quickstar (did you mean quickstart?); there are runs of no sweep")],
+    ("asked", "says"),
+    [([], "{}: no runs in it; --runs names others"),
+     (["quickstar"], "there is no run of quickstar (did you mean quickstart?); there are runs of no sweep")],
 )  # fmt: skip
 def test_an_empty_directory_and_a_mistyped_sweep_are_said(
-    asked: list[str], status: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = ["--results", str(tmp_path / "results")]
-    assert main(["tables", *asked, "--runs", str(tmp_path), *results]) == status
-    assert says.format(tmp_path) in capsys.readouterr().err
+    assert main(["tables", *asked, "--runs", str(tmp_path), *results]) == 2
+    assert capsys.readouterr() == ("", f"error: {says.format(tmp_path)}\n")
 
 
 @pytest.mark.parametrize(
@@ -206,6 +206,8 @@ def test_a_methods_best_setting_is_marked_and_tested_against_that_of_mezo() -> N
     assert list(frame["p_mezo"].dropna()) == pytest.approx([p, p])
     names = [cell.text for cell in method_table(cells, frame, frames).frame["method"]]
     assert names == ["MeZO", "MyMethod", "→ MeZO", "→ MyMethod"]
+    last = fill(grid, frames.runs.iloc[:-1])
+    assert method_frame(last)["p_mezo"].isna().all(), "a run has not ended"
 
 
 def test_a_narrow_terminal_drops_whole_columns_and_names_them(

@@ -1,6 +1,7 @@
 """A comparison's known answers: the choice of settings, edges, intervals, corrections and power."""
 
 import json
+from dataclasses import replace
 from io import StringIO
 
 import numpy as np
@@ -11,8 +12,10 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.proportion import proportion_confint
 
+from analysis.logs import committed
 from analysis.logs.run_file import LogError
 from analysis.report import comparison as report
+from analysis.report.markdown import write_record
 from analysis.report.table import markdown
 from analysis.select.cells import fill
 from analysis.select.comparison import (
@@ -95,12 +98,54 @@ def test_a_collapsed_seed_counts_with_the_loss_of_the_untrained_model_or_a_highe
 
     # half of the way from 1, which is 0.75 or 1.3, and the seed's 0.02
     for loss, counted in ((0.5, 0.77), (1.6, 1.32)):
-        runs = run_losses(*ended(made, lambda cell, loss=loss: loss, status))
+        filled, frames = ended(made, lambda cell, loss=loss: loss, status)
+        runs = run_losses(filled, frames)
         lost = runs[runs["status"] == "collapsed"]["loss_100"].item()
         assert lost == pytest.approx(max(0.7, counted), abs=1e-3)
-        row = lines_frame(runs, 0.01).set_index("line").loc["bszo"]
+        row = lines_frame(runs, filled).set_index("line").loc["bszo"]
         assert (row["seeds"], row["collapsed"]) == (3, 1)
         assert row["gap"] == pytest.approx((lost - (loss + 0.02)) / 3, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("became", "failed", "said"),
+    [("missing", None, "6 of 7"), ("unfinished", False, "6 of 7"), ("unfinished", True, "")],
+)
+def test_nothing_is_decided_before_every_run_has_ended(became, failed, said, tmp_path, capsys):
+    """Neither by the table nor by its files, its record's or `lines_frame`; an error ends a run, too."""
+    made = cells({"mezo": "base", "bszo": "family"}, rates=(1e-4,), eps=(1e-3,))
+    last = made["run_id"].iloc[-1]
+    losses = {"mezo": 0.5, "bszo": 0.4}
+    frames = made_frames(
+        made,
+        lambda cell: became if cell["run_id"] == last else "finished",
+        loss=lambda cell: losses.get(cell["line"], 0.7) + cell["seed"] / 1e4,
+    )
+    frames = replace(frames, lines=[_line(cell) for cell in made.to_dict("records")])
+    frames.runs["failed"] = [failed if run == last else None for run in frames.runs["run_id"]]
+    write_record(frames, ["tuned"], tmp_path / "kept")
+    for there in (frames, committed.read(tmp_path / "kept" / "runs.parquet")):
+        filled = fill(there.cells_of(["tuned"]), there.runs)
+        paths = report.write_comparison("tuned", filled, there, tmp_path / "tables")
+        text = capsys.readouterr().out
+        table = pd.read_csv(tmp_path / "tables" / "comparison.csv")
+        assert (f"{said} runs have ended; no loss and no verdict before all have." in text) == bool(
+            said
+        )
+        if said:
+            assert table.set_index("line").loc["bszo"].to_dict() == {"ended": 2, "runs": 3}
+            assert "better" not in "".join(path.read_text() for path in paths) + text
+            with pytest.raises(LogError, match=said):
+                lines_frame(run_losses(filled, there), filled)
+        else:
+            row = table.set_index("line").loc["bszo"]
+            assert row[["seeds", "verdict"]].tolist() == [2, "better"]
+            assert table.set_index("line").loc["majority", "test"] == 50
+
+
+def _line(cell):
+    """The line of a manifest that says so."""
+    return {**cell, "variant": json.loads(cell["variant"]), "changed": [], "inputs": {}}
 
 
 def test_a_comparison_says_what_was_measured_and_what_is_missing():

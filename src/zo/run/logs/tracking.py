@@ -73,10 +73,10 @@ class RunLog:
             print(f"zo log {self.directory} writes W&B's file", file=sys.stderr)
         set_status(self.directory, summary)
 
-    def abandon(self) -> None:
-        """Ends an attempt that did not come to the run's end."""
+    def abandon(self, status: str) -> None:
+        """Ends an attempt that was `interrupted` or has `failed`."""
         self._metrics.close()
-        self._wandb.abandon()
+        self._wandb.abandon(status)
 
 
 def read_status(directory: Path) -> dict[str, Any]:

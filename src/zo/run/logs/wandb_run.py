@@ -107,13 +107,13 @@ class WandbRun:
             self._end(summary)
         return self._run is not None or self._mode == "disabled"
 
-    def abandon(self) -> None:
-        """Ends an attempt that did not come to the run's end."""
-        self._call(lambda run: run.finish(exit_code=1))
+    def abandon(self, status: str) -> None:
+        """Ends an attempt that was `interrupted` or has `failed`."""
+        self._end({"run/status": status}, exit_code=1)
 
-    def _end(self, summary: Mapping[str, Any]) -> None:
+    def _end(self, summary: Mapping[str, Any], exit_code: int = 0) -> None:
         self._call(lambda run: run.summary.update(dict(summary)))
-        self._call(lambda run: run.finish(exit_code=0))
+        self._call(lambda run: run.finish(exit_code=exit_code))
 
     def _begin(self, rows: Sequence[Row]) -> None:
         """Begins the run, or goes on with it if it is online, and sends the rows that W&B does not have."""
