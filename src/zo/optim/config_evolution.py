@@ -86,7 +86,10 @@ class ESConfig(ZerothOrderConfig):
 
 @dataclass(kw_only=True)
 class ESAtScaleConfig(ESConfig):
-    """ES as es-at-scale makes it: normals on all weights, each member a direction of its own, z-scores."""
+    """ES as es-at-scale makes it: normals on all weights, each member a direction of its own, z-scores.
+
+    The defaults are the released settings of VsonicV/es-at-scale 574a9d1, whose α is lr: 5e-4, eps/2.
+    """
 
     name: str = "es_at_scale"
     mirrored: bool = False
@@ -94,7 +97,10 @@ class ESAtScaleConfig(ESConfig):
 
 @dataclass(kw_only=True)
 class EGGROLLConfig(ESConfig):
-    """ES as EGGROLL makes it: directions of rank 1, on both of their sides, z-scores over all texts' rewards."""
+    """ES as EGGROLL makes it: directions of rank 1, on both of their sides, z-scores over all texts' rewards.
+
+    The defaults are the released settings of ESHyperscale/HyperscaleES b77f7d6; its lr_scale=1 is lr=0.032.
+    """
 
     name: str = "eggroll"
     n: Count = 1024
