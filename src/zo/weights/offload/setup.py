@@ -73,6 +73,9 @@ def offload(
         )
     if where == "disk" and directory is None:
         raise OffloadRefused("directory: must be given with where='disk'")
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise OffloadRefused(f"{path}: is a ScriptModule; its weights cannot be offloaded")
     files = files_of(model)
     _tie(model, files)
     _forget_accelerate(model)
