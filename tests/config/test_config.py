@@ -406,7 +406,8 @@ def test_an_id_and_a_file_of_before_a_setting_mean_what_was_done_then(run):
 @pytest.mark.parametrize(
     ("key", "value"),
     [("precision", "bf16"), ("adapter", [1]), ("model", [1]), ("tracking", 3), ("task.where", [1]),
-     ("task.labels", {"a": 1}), ("model.lr_grid", [1]), ("model.lr_grid.mezo", 3), ("optimizer.eps", [1])],
+     ("task.labels", {"a": 1}), ("model.lr_grid", [1]), ("model.lr_grid.mezo", 3), ("optimizer.eps", [1]),
+     ("objective.functions", {"a": {"b": 1}})],
 )  # fmt: skip
 def test_a_stored_value_of_a_wrong_type_is_named_by_its_key(key, value):
     written = yaml.safe_load(config.to_yaml(the_run()))

@@ -90,7 +90,9 @@ class ObjectiveConfig(Settings):
 
     rules = (
         Rule("function", lambda of: not of.functions or of.function is None, "must be null beside objective.functions"),
-        Rule("functions", lambda of: all(map(math.isfinite, of.functions.values())), "must have finite weights"),
+        Rule("functions",
+             lambda of: all(isinstance(w, int | float) and math.isfinite(w) for w in of.functions.values()),
+             "must have finite weights"),
     )  # fmt: skip
 
     def of(self, task: TaskConfig) -> str:
