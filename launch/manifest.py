@@ -94,9 +94,7 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
             "command": _command(asked, cfg, given),
         }
     found = list(lines.values()) if sweep else []
-    if (
-        not asked.sweep
-    ):  # what was typed and follows from model, task, method and precision is left out
+    if not asked.sweep:  # what was typed and follows from the four choices is left out
         kept = differing([cell | cell["variant"] for cell in found], COORDINATES[:4])
         out = {*asked.typed_sweeps} - {*kept}
         for cell in found:
@@ -157,9 +155,8 @@ def _command(asked: CommandLine, cfg: RunConfig, given: Mapping[str, Any]) -> st
         words = {key: word for key, word in words.items() if not word.startswith(OF_METHOD)}
         values = {key: word for key, word in values.items() if key in words and key != "optimizer"}
         values["optimizer"] = cfg.optimizer.name
-    fixed = [
-        word for key, word in words.items() if key not in values and not key.startswith("hydra")
-    ]
+    typed = {key: word for key, word in words.items() if not key.startswith("hydra")}
+    fixed = [word for key, word in typed.items() if key not in values]
     return shlex.join(["zo", "train", *fixed, *(f"{k}={v}" for k, v in values.items())])
 
 

@@ -61,9 +61,8 @@ class Record:
         alive = {name for name in local if holder(Path(name)) is not None}
         jobs = queue(sorted(on_slurm)) if ask_queue and on_slurm else {}
         alive |= set() if ask_queue else on_slurm
-        found = {
-            r: f"slurm job {jobs[r.name, r.index]}" for r in records if (r.name, r.index) in jobs
-        }
+        known = {record: jobs.get((record.name, record.index)) for record in records}
+        found = {record: f"slurm job {job}" for record, job in known.items() if job}
         return found | {r: f"{r.launcher} job {r.name}" for r in records if r.name in alive}
 
 

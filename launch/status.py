@@ -17,9 +17,10 @@ runs shorter. Loading and evaluation come on top.
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.table import Table
@@ -40,43 +41,23 @@ PIPE_WIDTH = 160  # characters, where there is no terminal to ask
 NAMES = ("model", "precision", "method", "tasks")
 
 
-class Costs:
-    """What the runs of a sweep that are left cost.
+Times: TypeAlias = Mapping[Hashable, StepTime | None]
+"""Time of a step of each kind of runs, see `zo.run.hours.step_times`."""
 
-    Args:
-        sweep: The sweep.
-        found: Where its runs stand.
-        typed: Method -> milliseconds of a step, see `zo.run.hours.step_times`.
-        formula: Whether step times may come from the formula.
-    """
 
-    def __init__(
-        self,
-        sweep: Sweep,
-        found: Mapping[str, Standing],
-        typed: Mapping[str, float] = MappingProxyType({}),
-        formula: bool = True,
-    ):
-        trained = [run for run in sweep.runs if run.cfg.steps > 0]
-        self._found = found
-        self._times = step_times([(run.cfg, run.directory) for run in trained], typed, formula)
+def times_of(sweep: Sweep, typed: Mapping[str, float], formula: bool = True) -> Times:
+    """Returns the step times of a sweep's runs that train; arguments as of `step_times`."""
+    trained = [(run.cfg, run.directory) for run in sweep.runs if run.cfg.steps > 0]
+    return step_times(trained, typed, formula)
 
-    def left(self, runs: Iterable[Run]) -> list[Run]:
-        """Returns those of some runs that are to be trained."""
-        return [run for run in runs if run.cfg.steps > 0 and not self._found[run.run_id].ended]
 
-    def times(self, runs: Iterable[Run]) -> list[StepTime | None]:
-        """Returns the different step times of those of some runs that train."""
-        trained = (run for run in runs if run.cfg.steps > 0)
-        return list(dict.fromkeys(self._times[kind_of(run.cfg)] for run in trained))
-
-    def hours(self, runs: Iterable[Run]) -> list[tuple[float, str] | None]:
-        """Returns the hours of each of some runs, and where they come from; None where nothing is known."""
-        known = ((run, self._times[kind_of(run.cfg)]) for run in runs)
-        return [
-            None if step is None else (run.cfg.steps * step.ms / MS_PER_HOUR, step.source)
-            for run, step in known
-        ]
+def training_hours(
+    runs: Iterable[Run], found: Mapping[str, Standing], times: Times
+) -> list[tuple[float, str] | None]:
+    """Returns the hours of each run that is yet to be trained, and where they come from; None where unknown."""
+    left = (run.cfg for run in runs if run.cfg.steps > 0 and not found[run.run_id].ended)
+    known = ((cfg.steps, times[kind_of(cfg)]) for cfg in left)
+    return [of and (steps * of.ms / MS_PER_HOUR, of.source) for steps, of in known]
 
 
 def hours_left(
@@ -89,8 +70,7 @@ def hours_left(
 
     `local`: what is not known is neither estimated nor asked for, since the runs begin now.
     """
-    costs = Costs(sweep, found, typed, formula=not local)
-    hours = costs.hours(costs.left(sweep.runs))
+    hours = training_hours(sweep.runs, found, times_of(sweep, typed, formula=not local))
     unknown, known = hours.count(None), [of for of in hours if of is not None]
     cost = [summed(known)] * bool(known)
     if unknown and not local:
@@ -120,7 +100,7 @@ def progress(run: Run) -> str:
 
 def show(sweep: Sweep, found: Mapping[str, Standing], typed: Mapping[str, float]) -> None:
     """Prints a row per model, precision and method, and the totals."""
-    costs = Costs(sweep, found, typed)
+    known_times = times_of(sweep, typed)
     groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in sweep.runs:
         groups[run.kind].append(run)
@@ -132,7 +112,9 @@ def show(sweep: Sweep, found: Mapping[str, Standing], typed: Mapping[str, float]
     for names, runs in groups.items():
         counts = Counter(found[run.run_id].state for run in runs)
         numbers = (str(counts[state] or "·") for state in states)
-        times, hours = costs.times(runs), costs.hours(costs.left(runs))
+        trained = (run.cfg for run in runs if run.cfg.steps > 0)
+        times = dict.fromkeys(known_times[kind_of(cfg)] for cfg in trained)
+        hours = training_hours(runs, found, known_times)
         timed = [step for step in times if step is not None]
         each = dict.fromkeys(f"{of(step.ms for step in timed):.1f}" for of in (min, max) if timed)
         sources = dict.fromkeys(step.source for step in timed)

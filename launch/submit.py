@@ -157,9 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for run in chosen:
                 print(f"{run.run_id}  {config.describe(run.cfg)}")
             print(hours_left(sweep, before))
-            print(
-                f"{len(runs)} runs: {counted(before.values())}; 0 submitted, {len(chosen)} would be"
-            )
+            would = f"0 submitted, {len(chosen)} would be"
+            print(f"{len(runs)} runs: {counted(before.values())}; {would}")
             if chosen:
                 print(submission.described(len(chosen)))
             return 0

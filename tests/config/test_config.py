@@ -105,6 +105,7 @@ model=roberta-large task=sst2 !optimizer=icl
 model=roberta-large task=wsc lr=1 !task.masked_prompt
 model=roberta-large task=copa lr=1 task.masked_prompt='<mask>' task.label_words=[a,b] !task.objective
 task=copa !optimizer=linear_probe
+model.kind=encoder-decoder task=sst2 !optimizer=linear_probe
 precision=bf16 precision.noise=torch !precision.rounding=stochastic
 precision=bf16 !precision.rounding=compensated optimizer=lozo precision.restore=factors lr=1e-3
 optimizer=mezo !precision.restore=factors

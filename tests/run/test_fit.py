@@ -28,7 +28,7 @@ def _groups() -> None:
 @pytest.fixture(scope="module")
 def counts() -> dict[str, tuple[int, int]]:
     runs = {name: command_line.runs([f"model={of}", "lr=1e-6"])[0] for name, of in MODELS.items()}
-    return {name: fit.sizes(run) for name, run in runs.items()}
+    return {name: fit.sizes_of(run)[:2] for name, run in runs.items()}
 
 
 def test_the_formula_gives_what_the_h200_measured(counts):
@@ -122,7 +122,7 @@ def test_a_models_own_config_decides_its_size_and_without_one_it_says_what_to_wr
 ):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (own,) = command_line.runs(["model=opt-13b", f"model.path={tmp_path}", "lr=1e-6"])
-    assert fit.sizes(own)[0] == 6_738_415_616, "Llama 2's 7B"
+    assert fit.sizes_of(own).total == 6_738_415_616, "Llama 2's 7B"
     (hub,) = command_line.runs(["model=opt-13b", "model.path=nobody/has-it", "lr=1e-6"])
     assert fit.show([hub]) == 2
     said = capsys.readouterr().err

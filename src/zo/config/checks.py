@@ -104,6 +104,8 @@ def _of_choices(run: RunConfig) -> Iterator[Rule]:
         (masked and "masked" not in run.adapter.kinds, "adapter",
          f"is for decoders, and {model.name} is a {model.kind} model; take lora, ia3, layers or bias"),
         (masked and method.name == "icl", "optimizer", f"is for decoders, and {model.name} is a masked model"),
+        (model.kind == "encoder-decoder" and method.name == "linear_probe", "optimizer",
+         f"is for decoders and masked models, and {model.name} is an encoder-decoder"),
         (own and method.name == "linear_probe", "optimizer",
          f"is for classes, and the candidates of {task.name} are each example's own"),
         (run.adapter.name == "scales" and model.quantization is None, "model.quantization",
@@ -153,9 +155,8 @@ def _of_offload(run: RunConfig) -> Iterator[Rule]:
     if run.model.offload is None:
         return
     given, how = f"with model.offload={run.model.offload}", run.precision
-    still = (
-        run.optimizer.name in BASELINES or run.steps == 0 or isinstance(run.adapter, PeftAdapter)
-    )
+    still = run.optimizer.name in BASELINES or run.steps == 0
+    still |= isinstance(run.adapter, PeftAdapter)
     yield from [
         (run.distributed.tensor > 1, "distributed.tensor", f"must be 1 {given}"),
         (how.graphs, "precision.graphs", f"must be false {given}"),

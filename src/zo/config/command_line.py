@@ -291,9 +291,8 @@ def _asked(overrides: Sequence[str], multirun: bool) -> CommandLine:
     try:
         return _read(_composer(CONFIG_DIR), tuple(typed), multirun)
     except yaml.YAMLError as error:
-        raise ConfigError(
-            broken_files(CONFIG_DIR) or [Problem("conf", ..., explain_yaml(error))]
-        ) from None
+        unread = [Problem("conf", ..., explain_yaml(error))]
+        raise ConfigError(broken_files(CONFIG_DIR) or unread) from None
 
 
 def _read(composer: Composer, overrides: tuple[str, ...], multirun: bool) -> CommandLine:
@@ -307,9 +306,8 @@ def _read(composer: Composer, overrides: tuple[str, ...], multirun: bool) -> Com
         right = "must be basic, and a grid's values, as lr=1e-6,1e-7"
         raise ConfigError([Problem("hydra/sweeper", choices["hydra/sweeper"], right)])
     if launcher != "basic" and not multirun:
-        raise ConfigError(
-            [Problem("hydra/launcher", launcher, "add -m to give it one run or more")]
-        )
+        right = "add -m to give it one run or more"
+        raise ConfigError([Problem("hydra/launcher", launcher, right)])
     if sweep and "tracking.group" in [o.key_or_group for o in parsed]:
         right = f"must be left out: the runs have the sweep's name, {sweep}"
         raise ConfigError([Problem("name", ..., right)])
@@ -453,12 +451,12 @@ def _syntax_problems(overrides: Sequence[str]) -> Iterator[Problem]:
             written = f"{word}={rest[0]}" if len(rest) == 1 else "key=value, as lr=1e-6"
             yield Problem(word, ..., f"write {written}, without blanks")
         elif not key.strip("+"):
-            yield Problem(
-                override, ..., "no key in front of =; write key=value, as lr=1e-6, without blanks"
-            )
+            right = "no key in front of =; write key=value, as lr=1e-6, without blanks"
+            yield Problem(override, ..., right)
         elif key != key.strip() or override not in overrides:
             written = _written(key.strip(), value)
-            yield Problem(override, ..., f"write {written}, {_manner(written)}")
+            manner = "in quotes" if written.startswith("'") else "without blanks"
+            yield Problem(override, ..., f"write {written}, {manner}")
         elif key.startswith("hydra.") and not key.startswith(OF_HYDRA):
             right = f"is not read; of Hydra's own keys {', '.join(OF_HYDRA)} are"
             yield Problem(key, value, right)
@@ -496,10 +494,6 @@ def _written(key: str, value: str) -> str:
         value = '"' + value.strip("\"'") + '"'
     word = f"{key}={value}"
     return word if re.fullmatch(r"[\w.,=+/:-]*", word) else f"'{word}'"
-
-
-def _manner(written: str) -> str:
-    return "in quotes" if written.startswith("'") else "without blanks"
 
 
 def _readable(override: str) -> bool:

@@ -53,9 +53,8 @@ def of_tree(directory: Path) -> str:
     for path in directory.iterdir():
         tree = path.is_dir()
         found = of_tree(path) if tree else read(path, "git") if path.suffix == ".py" else ""
-        mode, end = (
-            ("40000", "/") if tree else ("100644", "")
-        )  # git sorts a directory with its slash
+        # git sorts a directory with its slash
+        mode, end = ("40000", "/") if tree else ("100644", "")
         if found:
             entries.append((f"{path.name}{end}", f"{mode} {path.name}\0".encode(), found))
     content = b"".join(head + bytes.fromhex(found) for _, head, found in sorted(entries))
@@ -64,11 +63,9 @@ def of_tree(directory: Path) -> str:
 
 def git(directory: Path, *arguments: str) -> str:
     """Returns what git prints of a directory; nothing where there is no git or no commit, or after 10 seconds."""
-    command = ["git", "-C", str(directory), *arguments]
+    command, quiet = ["git", "-C", str(directory), *arguments], subprocess.DEVNULL
     with suppress(OSError, subprocess.SubprocessError):
-        return subprocess.check_output(
-            command, stderr=subprocess.DEVNULL, encoding="utf-8", timeout=10
-        )
+        return subprocess.check_output(command, stderr=quiet, encoding="utf-8", timeout=10)
     return ""
 
 

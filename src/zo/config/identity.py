@@ -188,9 +188,8 @@ def _normalised(run: RunConfig) -> dict[str, Any]:
     optimizer, precision = plain["optimizer"], plain["precision"]
     if optimizer.get("m", 0) in (None, optimizer.get("k", 0) + 1):
         optimizer.pop("m", None)
-    if not RESTORE_POLICIES[
-        precision["restore"]
-    ].exact:  # the same bits in another number of passes
+    # A policy that is not exact has the same bits in another number of passes.
+    if not RESTORE_POLICIES[precision["restore"]].exact:
         del precision["restore"]
     if run.adapter.name == "none":  # no block is frozen
         del precision["prefix_cache_gib"]

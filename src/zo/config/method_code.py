@@ -44,9 +44,8 @@ def of_method(name: str, package: Path = PACKAGE) -> str | None:
     """
     method, module, edited = OPTIMIZERS[name], _module(package, name), _edited(package)
     if method.config.file:
-        return digests.of_files(
-            module.parent, {module, *reward_code.beside(module, "optimizer"), *edited}
-        )
+        beside = reward_code.beside(module, "optimizer")
+        return digests.of_files(module.parent, {module, *beside, *edited})
     if edited:
         others = {_module(package, other) for other in OPTIMIZERS} - {module}
         edited -= others - _builds_on(module)

@@ -232,8 +232,7 @@ def name_of(path: str) -> str:
 @functools.cache
 def _files(group: str) -> dict[str, dict[str, Any]]:
     """Returns the content of a group's files by their `name`."""
-    read = [
-        yaml.safe_load(f.read_text(encoding="utf-8")) for f in (CONFIG_DIR / group).glob("*.yaml")
-    ]
+    paths = (CONFIG_DIR / group).glob("*.yaml")
+    read = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths]
     own = [(file or {}).get(group, file or {}) for file in read]  # of a file for all of a run
     return {file["name"]: file for file in own if {"name", "path"} <= file.keys()}

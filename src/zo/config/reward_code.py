@@ -24,9 +24,8 @@ OF_MEASURE = "task.measure_code"
 MOST_FILES = 500
 """Most Python files beside a user's that count as its code."""
 
-INSTALLED = tuple(
-    Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")
-)
+FOLDERS = map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))
+INSTALLED = tuple(Path(folder).resolve() for folder in FOLDERS)
 
 
 def address(function: str) -> str:

@@ -112,9 +112,8 @@ def _name_problems(run: RunConfig) -> Iterator[Problem]:
     for group, kinds in registered.items():
         node = getattr(run, group)
         if kinds.get(node.name) is not type(node):
-            yield Problem(
-                f"{group}.name", node.name, f"is chosen by {group}=, as {group}={next(iter(kinds))}"
-            )
+            right = f"is chosen by {group}=, as {group}={next(iter(kinds))}"
+            yield Problem(f"{group}.name", node.name, right)
 
 
 def _count_in_steps(run: RunConfig) -> None:

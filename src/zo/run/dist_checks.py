@@ -102,9 +102,8 @@ def check_loaded(processes: Processes, cfg: RunConfig, session: Session) -> None
     check_same(processes, session.read, "all processes need the same data and base weights")
     if cfg.precision.noise == "torch":
         device = {"the device": device_name(params.like[0].device)}
-        check_same(
-            processes, device, "precision.noise=torch draws differently there, philox does not"
-        )
+        right = "precision.noise=torch draws differently there, philox does not"
+        check_same(processes, device, right)
     if cfg.steps == 0 or params.shards:
         return
     if not cfg.optimizer.replays:

@@ -103,13 +103,8 @@ def sizes_of(cfg: RunConfig) -> Sizes:
     return _SIZES[key]
 
 
-def sizes(cfg: RunConfig) -> tuple[int, int]:
-    """Returns how many weights the model has, and its largest tensor."""
-    return sizes_of(cfg)[:2]
-
-
-def step_gb(method: MethodConfig, size: int, counts: tuple[int, int]) -> dict[str, float]:
-    """Returns GB of `weights`, `state` and `scratch`, for weights of `size` bytes and the numbers of `sizes`."""
+def step_gb(method: MethodConfig, size: int, counts: Sequence[int]) -> dict[str, float]:
+    """Returns GB of `weights`, `state` and `scratch`, for weights of `size` bytes and the first two of `Sizes`."""
     total, largest = counts
     each = 4 if getattr(method, "state_dtype", "param") == "float32" else size
     state = method.state_tensors * each
@@ -127,7 +122,7 @@ def step_ms(method: MethodConfig, weights_gb: float) -> float:
 
 def formula_ms(cfg: RunConfig) -> float | None:
     """Returns the time of a step on an H200; None for weights of a size or form that was not timed."""
-    weights_gb = sizes(cfg)[0] * getattr(torch, cfg.precision.dtype).itemsize / 1e9
+    weights_gb = sizes_of(cfg).total * getattr(torch, cfg.precision.dtype).itemsize / 1e9
     if weights_gb < TIMED_GB or cfg.model.quantization or cfg.model.offload:
         return None
     return step_ms(cfg.optimizer, weights_gb)
@@ -179,10 +174,8 @@ def _left_gb(cfg: RunConfig, gpu: float) -> float:
 
 def _verdict(cfg: RunConfig, gpu: float) -> str:
     """Returns whether a run fits, by how much, and which changes make it fit."""
-    left, with_ = (
-        _left_gb(cfg, gpu),
-        f"with activations of a forward pass and {CUDA_GB:g} GB of CUDA",
-    )
+    left = _left_gb(cfg, gpu)
+    with_ = f"with activations of a forward pass and {CUDA_GB:g} GB of CUDA"
     if left >= 0:
         return f"fits into {gpu:g} GiB, {left:.3g} GB to spare {with_}"
     fitting = []
@@ -277,12 +270,8 @@ def _evaluation_seconds(cfg: RunConfig, session: Session, forward: float) -> flo
 
 def shown(seconds: float) -> str:
     """Returns a time in its unit."""
-    for unit, length, most in (
-        ("ms", 1e-3, 1.0),
-        ("s", 1, 90),
-        ("min", 60, 5400),
-        ("h", 3600, 1e6),
-    ):
+    units = (("ms", 1e-3, 1.0), ("s", 1, 90), ("min", 60, 5400), ("h", 3600, 1e6))
+    for unit, length, most in units:
         if seconds < most:
             return f"{seconds / length:.3g} {unit}"
     return f"{seconds / 86_400:.0f} days"

@@ -112,9 +112,8 @@ def _in_results() -> dict[tuple[str, str], float]:
     """Returns the times of Table 4 that were measured, by model, in its precision of the paper, and method."""
     with MEASURED.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["quantity"] == "step_ms"]
-    return {
-        (row["model"], row["method"]): float(row["measured"]) for row in rows if row["measured"]
-    }
+    known = (row for row in rows if row["measured"])
+    return {(row["model"], row["method"]): float(row["measured"]) for row in known}
 
 
 def _device(directory: Path) -> str:

@@ -250,9 +250,9 @@ class Run:
         self.progress.say(f"step {step}: validation {shown}{said}, loss {val.loss:.4f}; {verdict}")
         row["eval/drift"] = _drift(session)
         if "best/weights" in row and (test.predictions or test.losses):
-            both = {"test": test, "validation": val}
             answers = {
-                split: (of.predictions, of.probabilities or of.losses) for split, of in both.items()
+                split: (of.predictions, of.probabilities or of.losses)
+                for split, of in (("test", test), ("validation", val))
             }
             row["best/predictions"] = predictions.write(self.directory, answers, session)
         row["time/eval_s"] = time.perf_counter() - start
@@ -308,11 +308,8 @@ def _step(session: Session, examples: list[Encoded], progress: Progress | None =
     perturb_before, forward_before = clock.seconds("weights"), clock.seconds("loss")
     waited, exchanging, sent = processes.seconds, processes.exchanging, processes.bytes
     executor = session.executor(examples)
-    if (
-        progress is not None
-        and session.scorer.differentiable
-        and assembly.optimizer.step_index == 0
-    ):
+    first = progress is not None and assembly.optimizer.step_index == 0
+    if progress is not None and first and session.scorer.differentiable:
         alone = partial(_uncounted, processes, executor.alone)
         gather = partial(_uncounted, processes, processes.gather)
         check = PolicyCheck(assembly.params, alone, gather, host=True)

@@ -18,9 +18,7 @@ def reset_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
-    with suppress(
-        OSError
-    ):  # Linux alone; elsewhere the peak is that of the process since it started
+    with suppress(OSError):  # Linux alone; elsewhere the peak is since the process started
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 

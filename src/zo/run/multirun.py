@@ -177,9 +177,8 @@ class Multirun:
         for j in alike:
             self.errors[j] = self.errors[i]
         if alike:
-            screen.say(
-                f"  not tried: {_count(len(alike))} with the same {' and '.join(shared or ())}"
-            )
+            same = " and ".join(shared or ())
+            screen.say(f"  not tried: {_count(len(alike))} with the same {same}")
 
 
 def set_group(runs: Sequence[RunConfig], overrides: Sequence[str], sweep: str | None) -> None:

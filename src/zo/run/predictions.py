@@ -42,14 +42,12 @@ def write(directory: Path, answers: Answers, session: Session) -> str:
     added: dict[str, list[Any]] = {key: [] for key in columns}
     for split, (predictions, probabilities) in answers.items():
         of = session.examples[split]
+        examples += of
+        added["split"] += [split] * len(of)
         if not compared:
-            examples += of
-            added["split"] += [split] * len(of)
             added["loss"] += rounded(probabilities)
             continue
         names = [names_of(session.task, example) for example in of]
-        examples += of
-        added["split"] += [split] * len(of)
         added["label"] += [n[e.label] for n, e in zip(names, of, strict=True)]
         added["predicted"] += [n[i] for n, i in zip(names, predictions, strict=True)]
         added["probability"] += rounded(probabilities) or [""] * len(of)

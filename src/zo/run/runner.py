@@ -86,7 +86,9 @@ def run(cfg: RunConfig, directory: Path | None = None, shared: Shared | None = N
         dist_checks.check_start(processes, cfg)
     start = Start(processes, shared or Shared())
     if not processes.leads:
-        return _follow(cfg, start)
+        with signals.requests() as requests, losing():
+            begun = start.wait()
+            return begun if isinstance(begun, dict) else _attempt(cfg, begun, requests, start)
     try:
         status = _lead(cfg, directory, start)
     except BaseException as error:
@@ -94,13 +96,6 @@ def run(cfg: RunConfig, directory: Path | None = None, shared: Shared | None = N
         raise
     start.end(status)
     return status
-
-
-def _follow(cfg: RunConfig, start: Start) -> Summary:
-    """Makes the run that process 0 writes; returns its summary."""
-    with signals.requests() as requests, losing():
-        begun = start.wait()
-        return begun if isinstance(begun, dict) else _attempt(cfg, begun, requests, start)
 
 
 def _lead(cfg: RunConfig, directory: Path | None, start: Start) -> Summary:
@@ -259,15 +254,11 @@ def _name_former_defaults(cfg: RunConfig, directory: Path, title: str) -> None:
     """Says that the same command began a run when the defaults of precision were others, and how to go on with it."""
     precision = replace(cfg.precision, noise="torch", restore="merged")
     former = directory_of(replace(cfg, precision=precision))
-    if (
-        former.exists()
-        and former.name != directory.name
-        and read_status(former).get("run/status") not in ENDED
-    ):
+    another = former.exists() and former.name != directory.name
+    if another and read_status(former).get("run/status") not in ENDED:
         keys = "precision.noise=torch precision.restore=merged"
-        print(
-            f"{title}: a new run, not {former}: {keys} goes on with that one, begun when these were the defaults"
-        )
+        how = f"{keys} goes on with that one, begun when these were the defaults"
+        print(f"{title}: a new run, not {former}: {how}")
 
 
 @contextmanager
@@ -340,9 +331,8 @@ def outcome(summary: Summary, patience: int | None) -> str:
         at = f" at step {summary['run/collapse_step']}"
         return f"collapsed{at}: {summary['run/collapse_what'].removesuffix(at)}"
     measure = in_summary(summary)
-    test, validation = (
-        measure.shown(summary[f"best/{split}_{measure.name}"]) for split in ("test", "val")
-    )
+    values = (summary[f"best/{split}_{measure.name}"] for split in ("test", "val"))
+    test, validation = map(measure.shown, values)
     by = chosen_by(summary)
     best = validation if by is measure else by.shown(summary[f"best/val_{by.name}"])
     found = (

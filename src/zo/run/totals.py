@@ -14,6 +14,8 @@ Summary = dict[str, Any]
 TIE = "train/tie"
 """1 if all losses of a step without a gradient are equal: its slope is 0, and nothing moves."""
 
+TIMES = ("step", "forward", "perturb")
+
 
 @dataclass
 class Best:
@@ -101,9 +103,7 @@ class Totals:
     best: Best = field(default_factory=Best)
     seconds: float = 0.0
     peak_gib: float = 0.0
-    times: dict[str, list[float]] = field(
-        default_factory=lambda: {"step": [], "forward": [], "perturb": []}
-    )
+    times: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in TIMES})
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> "Totals":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,24 +21,27 @@ from zo.tasks.prompts import Encoded
 from zo.weights.offloaded import device_of
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from zo.lm.scoring.states import KeptStates
 
 ALIGNED = 16
 """A GPU's attention kernels read a mask in place if rows are a multiple of this many tokens."""
 
 
-@dataclass(frozen=True)
-class PlainBatch:
-    """B examples in P rows of L tokens on the model's device, C candidates of <= T tokens.
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """B examples in P rows of L tokens on the model's device, C candidates of <= T tokens; examples may share a row.
 
     Attributes:
         input_ids: the rows' tokens, then padding.                            # (P, L)
-        mask: 1 at tokens, 0 at padding; or as a subclass says.               # (P, L)
+        mask: additive, in the model's dtype, if texts share rows. Else for decoders None: a token
+            sees all before it; for other models 1 at tokens, 0 at padding.
+            # (P, 1, L, L) | None | (P, L)
+        position_ids: of each token in its text, or None: 0..L-1.             # (P, L) | None
         token_ids: the candidates' tokens.                                    # (B, C, T)
         absent: True where a candidate has fewer than T tokens, or one that is not trained.  # (B, C, T)
         labels: index of the true candidate.                                  # (B,)
+        reads: positions in flattened `input_ids` that predict a token.       # (R,)
+        token_reads: index into `reads` for each candidate's token.           # (B, C, T)
         places: row of each token in the kept hidden states, 0 for padding, see
             `zo.lm.scoring.states.KeptStates`; None if these are not kept.    # (P, L) | None
         outputs: outputs of frozen blocks for this batch, after a forward pass has computed them, see
@@ -47,44 +50,28 @@ class PlainBatch:
     """
 
     input_ids: Tensor
-    mask: Tensor | None
+    mask: Tensor | None = None
+    position_ids: Tensor | None = None
     token_ids: Tensor
     absent: Tensor
     labels: Tensor
-    places: Tensor | None
-    outputs: dict[str, Any] | None = field(default=None, kw_only=True)
-    reference: Tensor | None = field(default=None, kw_only=True)
+    reads: Tensor
+    token_reads: Tensor
+    places: Tensor | None = None
+    outputs: dict[str, Any] | None = None
+    reference: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors that are not None, by name."""
         return {name: t for name, t in vars(self).items() if isinstance(t, Tensor)}
 
-    def repeated(self, n: int) -> Self:
+    def repeated(self, n: int) -> Batch:
         """Returns the batch n times: copy after copy in the rows, the reads and the examples."""
-        copies = {name: t.repeat(n, *[1] * (t.dim() - 1)) for name, t in self.tensors().items()}
-        return replace(self, **copies, outputs=None)
-
-
-@dataclass(frozen=True)
-class Batch(PlainBatch):
-    """A batch in which several examples may share a row.
-
-    Attributes:
-        mask: additive, in the model's dtype, if texts share rows. Else for decoders None: a token
-            sees all before it; for masked models 1 at tokens, 0 at padding.
-            # (P, 1, L, L) | None | (P, L)
-        position_ids: of each token in its text, or None: 0..L-1.             # (P, L) | None
-        reads: positions in flattened `input_ids` that predict a token.       # (R,)
-        token_reads: index into `reads` for each candidate's token.           # (B, C, T)
-    """
-
-    position_ids: Tensor | None
-    reads: Tensor
-    token_reads: Tensor
-
-    def repeated(self, n: int) -> Self:
-        """Returns the batch n times: copy after copy in the rows, the reads and the examples."""
-        copies, which = super().repeated(n), torch.arange(n, device=self.reads.device)
+        tensors = {name: t.repeat(n, *[1] * (t.dim() - 1)) for name, t in self.tensors().items()}
+        copies, which = (
+            replace(self, **tensors, outputs=None),
+            torch.arange(n, device=self.reads.device),
+        )
         copies.reads.add_(which.repeat_interleave(len(self.reads)) * self.input_ids.numel())
         shift = which.repeat_interleave(len(self.labels)) * len(self.reads)
         copies.token_reads.add_(shift[:, None, None])
@@ -150,7 +137,7 @@ class Collator:
             sees, least = tensors["mask"], torch.finfo(self._dtype).min
             mask = torch.zeros(sees.shape, dtype=self._dtype, device=self._device)
             tensors["mask"] = mask.masked_fill_(~sees, least)[:, None]  # (P, 1, L, L)
-        return Batch(**{"mask": None, "position_ids": None, "places": None, **tensors})
+        return Batch(**tensors)
 
     def check(self, examples: Sequence[Encoded]) -> None:
         """Checks that the longest example fits the model's window.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from zo.lm.config import StatesError
 from zo.lm.scoring.candidates import CandidateScorer
-from zo.lm.scoring.collate import PlainBatch, candidates, check_vocabulary
+from zo.lm.scoring.collate import Batch, candidates, check_vocabulary
 from zo.lm.scoring.heads import by_length
 from zo.lm.scoring.states import KeptStates
 from zo.tasks.prompts import Encoded
@@ -25,7 +24,7 @@ class EncoderDecoderScorer(CandidateScorer):
     """Scores, loss and predictions of an encoder-decoder model. Each prompt has its own row."""
 
     def _prepare(self, model: Any, pad_id: int, kind: str, multiple: int | None) -> None:
-        self._model, self._rows = model, None
+        self._model, self._rows, self._head = model, None, lambda logits: logits
         self._collator = PairCollator(model, pad_id)  # type: ignore[assignment]
         start = getattr(model.config, "decoder_start_token_id", None)
         if start is None and hasattr(model, "prepare_decoder_input_ids_from_labels"):
@@ -46,7 +45,7 @@ class EncoderDecoderScorer(CandidateScorer):
         with torch.inference_mode():
             return self.states(self._collator([example]))
 
-    def states(self, batch: Any) -> Tensor:
+    def states(self, batch: Batch) -> Tensor:
         """Returns the encoder's output.  # (B, L, D)."""
         encoder = self._model.get_encoder()
         states: Tensor = encoder(batch.input_ids, attention_mask=batch.mask).last_hidden_state
@@ -55,23 +54,13 @@ class EncoderDecoderScorer(CandidateScorer):
     def _width(self, text: Encoded) -> int:
         return len(text.candidate_ids[0])
 
-    def _predicting(self, texts: Sequence[Encoded]) -> Tensor:
-        batch = self._collator(texts)
-        return self._forward(batch)[~batch.absent]  # type: ignore[attr-defined]
-
-    def _given(self, batch: Any) -> AbstractContextManager[None]:
-        """In the body frozen blocks return kept outputs; kept states replace the encoder."""
-        return super()._given(replace(batch, places=None))
-
-    def _values(self, batch: Any) -> Tensor:
-        """Returns each token's log-probability.  # (B, C, T)."""
-        with self._given(batch):
-            logits = self._forward(batch)
-        values = F.log_softmax(logits, dim=-1, dtype=self._loss_dtype)
-        return values.gather(-1, batch.token_ids[..., None])[..., 0].masked_fill(batch.absent, 0)
+    def _hidden(self, batch: Batch) -> Tensor:
+        """Returns the logits that predict each token.  # (B · C · T, V)."""
+        with self._given(replace(batch, places=None)):  # kept states replace the encoder instead
+            return self._forward(batch).flatten(0, 1)
 
     def _forward(self, batch: Any) -> Tensor:
-        """Returns the logits that predict each token.  # (B, C, T, V)."""
+        """Returns the logits that predict each token.  # (B · C, T, V)."""
         from transformers.modeling_outputs import MoEModelOutput
 
         candidates, width = batch.token_ids.shape[1:]
@@ -90,8 +79,7 @@ class EncoderDecoderScorer(CandidateScorer):
             return logits
 
         lengths = (~batch.absent).sum(-1).flatten().clamp(min=1)
-        found = by_length(computed, lengths, width) if self.apart else computed(slice(None), width)
-        return found.view(-1, candidates, width, self._model.config.vocab_size)
+        return by_length(computed, lengths, width) if self.apart else computed(slice(None), width)
 
 
 class PairCollator:
@@ -102,13 +90,15 @@ class PairCollator:
         self._vocabulary = model.config.vocab_size
         self.kept: KeptStates | None = None
 
-    def __call__(self, examples: Sequence[Encoded], groups: object = None) -> PlainBatch:
+    def __call__(self, examples: Sequence[Encoded], groups: object = None) -> Batch:
         """Builds the batch; `groups` is not used."""
         ids = [torch.tensor(e.prompt_ids, device="cpu") for e in examples]
         prompts = pad_sequence(ids, True, self._pad)
         lengths = torch.tensor([[len(e.prompt_ids)] for e in examples], device="cpu")
         mask = (torch.arange(prompts.shape[1], device="cpu") < lengths).long()
         own = {name: torch.from_numpy(a) for name, a in candidates(examples, self._pad).items()}
+        reads = torch.arange(own["token_ids"].numel(), device="cpu")
+        own |= {"reads": reads, "token_reads": reads.view_as(own["token_ids"])}
         tensors: dict[str, Any] = {"input_ids": prompts, "mask": mask, **own}
         firsts = [self.kept.first(e) for e in examples] if self.kept is not None else [None]
         if None not in firsts:
@@ -116,7 +106,7 @@ class PairCollator:
             places = places + torch.tensor(firsts, device="cpu")[:, None]
             tensors["places"] = places * mask
         on_device = {name: t.to(self._device) for name, t in tensors.items()}
-        return PlainBatch(**{"places": None, **on_device})
+        return Batch(**on_device)
 
     def check(self, examples: Sequence[Encoded]) -> None:
         """Checks that the tokens are in the model's vocabulary.

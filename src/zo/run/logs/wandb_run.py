@@ -198,9 +198,8 @@ def wandb_id(directory: Path) -> str:
 
 def renew_wandb_id(directory: Path) -> None:
     """Gives a run that is made anew another id at W&B, which has the earlier one's rows."""
-    atomic.replace(
-        directory / ID, f"{directory.name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}\n"
-    )
+    now = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    atomic.replace(directory / ID, f"{directory.name}-{now}\n")
 
 
 def _project(tracking: TrackingConfig) -> str:

@@ -152,9 +152,7 @@ def _replayed(
         )
     step = wanted[to] if to in wanted else _number(to)
     if step is None:
-        raise ExportError(
-            f"{found.path}: no evaluation yet, so there is no best step; it has {last} steps"
-        )
+        raise ExportError(f"{found.path}: no evaluation yet, so no best step; it has {last} steps")
     if step > last:
         raise ExportError(f"{found.path}: step {step} is beyond its last one, {last}")
     cfg = load(run) if run is not None else from_plain(found.header.config)

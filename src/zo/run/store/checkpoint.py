@@ -104,9 +104,8 @@ def _own(params: ParameterSpace, i: int, tensor: Tensor) -> Tensor:
 def _save_sharded(content: dict[str, Any], file: IO[bytes]) -> None:
     """Writes a file with room for all tensors in one piece, then one tensor after another."""
     with FakeTensorMode(), skip_data(materialize_fake_tensors=True):
-        empty = tree_map_only(
-            Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype, device="cpu"), content
-        )
+        like = lambda t: torch.empty(t.shape, dtype=t.dtype, device="cpu")  # noqa: E731
+        empty = tree_map_only(Tensor, like, content)
         torch.save(empty, file)
     file.flush()
     with set_default_mmap_options(MAP_SHARED):

@@ -210,9 +210,8 @@ def load(directory: Path) -> RunConfig:
     except method_code.UntrustedError as error:
         raise DirectoryError(f"{directory}: {error}") from None
     except (ConfigError, UnicodeDecodeError) as error:
-        raise DirectoryError(
-            f"{path} is not a run's configuration: {_one_line(error)}; {REMEDY}"
-        ) from None
+        why = f"{path} is not a run's configuration: {_one_line(error)}"
+        raise DirectoryError(f"{why}; {REMEDY}") from None
     cfg.out, cfg.resume = str(directory.resolve().parent), True
     recorded = Inputs.load(directory)
     wanted = run_id(cfg, recorded.files if recorded is not None else None)
