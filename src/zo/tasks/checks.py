@@ -45,11 +45,8 @@ def check_tokens(
     notes = []
     for split, encoded in tokens.items():
         labels = {e.label for e in encoded}
-        if (
-            task.kind == "classification"
-            and len(labels) == 1 < len(encoded)
-            and task.objective == "classification"
-        ):
+        compared = task.kind == task.objective == "classification"
+        if compared and len(labels) == 1 < len(encoded):
             word = task.words[labels.pop()]
             notes.append(f"task.label: all {len(encoded)} {split} examples are {word!r}")
         rows = [e.row for e in examples[split]]
@@ -59,25 +56,20 @@ def check_tokens(
                 f" tokens (the first in the file is row {min(cut)}, counted from 0)"
             )
             if len(cut) == len(encoded) > 1 and len({tuple(e.prompt_ids) for e in encoded}) == 1:
-                raise TaskError(
-                    f"task.max_length={task.max_length}: nothing of the texts is left; give more"
-                )
+                what = "nothing of the texts is left; give more"
+                raise TaskError(f"task.max_length={task.max_length}: {what}")
         twice = [r for r, e in zip(rows, encoded, strict=True) if e.prompt_ids[:2] == [first] * 2]
         if twice:
             notes.append(
                 f"task.prompt: {len(twice)} of {len(encoded)} {split} prompts begin with the first token of the"
                 f" tokenizer twice (the first is row {min(twice)}, counted from 0); it adds the token, so remove yours"
             )
-        same = [
-            row
-            for row, e in zip(rows, encoded, strict=True)
-            if len(set(map(tuple, e.candidate_ids))) < len(e.candidate_ids)
-        ]
+        repeats = [len({*map(tuple, e.candidate_ids)}) < len(e.candidate_ids) for e in encoded]
+        same = [row for row, of in zip(rows, repeats, strict=True) if of]
         if same and len(same) == len(encoded):
             ids = list(map(tuple, encoded[0].candidate_ids))
-            alike = [
-                repr(word) for word, of in zip(task.words, ids, strict=False) if ids.count(of) > 1
-            ]
+            pairs = zip(task.words, ids, strict=False)
+            alike = [repr(word) for word, of in pairs if ids.count(of) > 1]
             raise TaskError(
                 "task.candidates: two of them have the same tokens in every row; change one"
                 + f" of {', '.join(alike)}, which the tokenizer does not tell apart" * bool(alike)
@@ -111,9 +103,8 @@ def check_splits(task: TaskConfig, splits: Splits) -> list[str]:
             for example, text in zip(of, texts[name], strict=True):
                 labels[text].add(example.label)
         if both := [text for text, of in labels.items() if len(of) > 1]:
-            notes.append(
-                f"task.label: {len(both)} texts have two labels (one is {shortened(both[0], SHOWN)!r})"
-            )
+            one = shortened(both[0], SHOWN)
+            notes.append(f"task.label: {len(both)} texts have two labels (one is {one!r})")
         ((label, count),) = Counter(e.label for e in splits.test).most_common(1)
         advice = "; task.select_by=macro_f1 chooses the best step by all classes alike"
         advice *= 2 * count > len(splits.test) and task.select_by is None
@@ -178,12 +169,8 @@ def _empty_turns(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
     """Returns a warning if a message of the assistant is empty."""
     from zo.tasks.conversations import is_empty
 
-    rows = [
-        e.row
-        for e in examples
-        for turn in e.fields[str(task.messages)] or ()
-        if turn["role"] == "assistant" and is_empty(turn)
-    ]
+    turns = ((e.row, turn) for e in examples for turn in e.fields[str(task.messages)] or ())
+    rows = [row for row, turn in turns if turn["role"] == "assistant" and is_empty(turn)]
     if not rows:
         return []
     return [

@@ -79,9 +79,8 @@ def tools_of(rows: Rows) -> list[Any]:
         with suppress(ValueError):
             cell = json.loads(cell) if isinstance(cell, str) and cell.strip() else cell or None
         if cell is not None and not isinstance(cell, list):
-            raise TaskError(
-                f"task.messages: row {row}, counted from 0, has no list in its column {TOOLS!r}"
-            )
+            what = f"has no list in its column {TOOLS!r}"
+            raise TaskError(f"task.messages: row {row}, counted from 0, {what}")
         found.append(_without_none(cell) or None)
     return found
 
@@ -101,9 +100,8 @@ def _joined(cells: Sequence[Any], row: int, key: str) -> list[dict[str, Any]]:
     for i, cell in enumerate(cells):
         turns = [{"role": "assistant", "content": cell}] if i and isinstance(cell, str) else cell
         if not is_conversation(turns):
-            raise TaskError(
-                f"task.{key}: row {row} has no list of {{role, content}}; rows count from 0"
-            )
+            what = "has no list of {role, content}; rows count from 0"
+            raise TaskError(f"task.{key}: row {row} {what}")
         found += [_message(turn, row) for turn in turns]
     return found
 
@@ -136,10 +134,12 @@ def is_empty(turn: Mapping[str, Any]) -> bool:
 
 def rendered(tokenizer: Any, turns: Sequence[Any], tools: Any, asks: bool = False) -> str:
     """Returns messages as the tokenizer's chat template writes them, before an answer if it `asks`."""
-    given = {"tools": tools} if tools else {}
-    return str(
-        tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=asks, **given)
-    )
+    given = {
+        "tokenize": False,
+        "add_generation_prompt": asks,
+        **({"tools": tools} if tools else {}),
+    }
+    return str(tokenizer.apply_chat_template(turns, **given))
 
 
 def trained_tokens(
@@ -166,9 +166,8 @@ def trained_tokens(
         raise ValueError(UNCLEAR)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     places = encoded["offset_mapping"]
-    return encoded["input_ids"], [
-        any(a < end and begin < b for begin, end in spans) for a, b in places
-    ]
+    trained = [any(a < end and begin < b for begin, end in spans) for a, b in places]
+    return encoded["input_ids"], trained
 
 
 def _span(tokenizer: Any, turns: Sequence[Any], tools: Any, i: int, text: str) -> tuple[int, int]:

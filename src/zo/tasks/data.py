@@ -92,15 +92,13 @@ def load_splits(task: TaskConfig, all_columns: bool = False) -> Splits:
             if task.kind == "classification":
                 check_labels([rows, own], str(task.label))
             parts[name] = (split, own, _chosen(len(own), size))
-    splits = Splits(
-        **{name: _examples(task, *part, fields, all_columns) for name, part in parts.items()}
-    )
+    made = {name: _examples(task, *part, fields, all_columns) for name, part in parts.items()}
+    splits = Splits(**made)
     labels = Counter(e.label for of in vars(splits).values() for e in of)
     if len(labels) == 1 and task.kind == "classification" and task.objective == "classification":
         ((label, count),) = labels.items()
-        raise TaskError(
-            f"task.label: all {count} examples are {task.words[label]!r}; two classes are needed"
-        )
+        what = f"all {count} examples are {task.words[label]!r}"
+        raise TaskError(f"task.label: {what}; two classes are needed")
     return splits
 
 
@@ -190,9 +188,8 @@ def _with_classes_of_run(task: TaskConfig, rows: Rows) -> Rows:
         return replace(rows, notes=[*rows.notes, f"{said} {', '.join(words[:SHOWN])}"])
     labels = list(task.labels or ())
     run = Rows([label], np.arange(len(labels)), lambda _, at: [labels[i] for i in at.tolist()])
-    return rows.with_classes_of(
-        replace(run, classes={label: words} if numbered else {}, source="the run")
-    )
+    classes = {label: words} if numbered else {}
+    return rows.with_classes_of(replace(run, classes=classes, source="the run"))
 
 
 def _answered(task: TaskConfig, rows: Rows) -> bool:
@@ -207,9 +204,8 @@ def _answered(task: TaskConfig, rows: Rows) -> bool:
     if not all(rows.column(name) for name in wanted):
         return False
     if task.messages is not None and task.kind == "completion":
-        return all(
-            turns and turns[-1]["role"] == "assistant" for turns in conversations(task, rows)
-        )
+        every = conversations(task, rows)
+        return all(turns and turns[-1]["role"] == "assistant" for turns in every)
     return all(any(not _is_missing(value) for value in rows.values(name)) for name in wanted)
 
 
@@ -251,9 +247,7 @@ def _order(task: TaskConfig, rows: Rows) -> np.ndarray:
     values = rows.values(str(task.label))
     labels = [same(values[i]) for i in order]
     counts, seen, shares = Counter(labels), Counter[Any](), []
-    for label in (
-        labels
-    ):  # each label's rows lie at equal distances, so that every part has its share of them
+    for label in labels:  # a label's rows lie at equal distances: every part has its share of them
         shares.append((seen[label] + 0.5) / counts[label])
         seen[label] += 1
     return order[np.argsort(shares, kind="stable")]

@@ -50,14 +50,12 @@ def dataset(name: str, options: Mapping[str, Any], seed: int = 0, size: int = 10
         raise TaskError(f"task.path: {unusable('reasoning-gym', error)}") from None
     if name not in DATASETS:
         near = difflib.get_close_matches(name, DATASETS, 3) or sorted(DATASETS)[:5]
-        raise TaskError(
-            f"task.name={name}: reasoning-gym has no such task; did you mean {', '.join(near)}?"
-        )
+        meant = f"did you mean {', '.join(near)}?"
+        raise TaskError(f"task.name={name}: reasoning-gym has no such task; {meant}")
     given = dict(options)
     if name == "composite" and given.get("datasets"):
-        given["datasets"] = [
-            DatasetSpec(**{"weight": 1.0, "config": {}, **of}) for of in given["datasets"]
-        ]
+        usual = {"weight": 1.0, "config": {}}
+        given["datasets"] = [DatasetSpec(**{**usual, **of}) for of in given["datasets"]]
     try:
         return reasoning_gym.create_dataset(name, seed=seed, size=size, **given)
     except (TypeError, ValueError, AssertionError, KeyError) as error:
@@ -114,7 +112,8 @@ def _split(
     made: Callable[[], None],
 ) -> list[Example]:
     """Returns examples with new questions; in evaluation splits each question once."""
-    columns = _columns(task)
+    named = [*task_columns(task), task.references, task.messages]
+    columns = [name for name in named if name is not None]
     examples: list[Example] = []
     seen = set(taken)
     for number, item in _items(task, base, size):
@@ -142,28 +141,18 @@ def _items(task: TaskConfig, base: int, size: int) -> Iterator[tuple[int, dict[s
             yield first + i, made[i]
 
 
-def _columns(task: TaskConfig) -> Sequence[str]:
-    """Returns the columns that the task's keys name."""
-    named = [*task_columns(task), task.references, task.messages]
-    return [name for name in named if name is not None]
-
-
 def _example(
     task: TaskConfig, columns: Sequence[str], number: int, item: Mapping[str, Any]
 ) -> Example:
     """Returns an item as an example, with question, answer, metadata and the parts of the metadata as columns."""
     question, answer = str(item["question"]), item["answer"]
     own = {"question": question, "answer": answer, "metadata": item["metadata"]}
-    known: dict[str, Any] = {
-        **item["metadata"],
-        **own,
-        "answer": "" if answer is None else str(answer),
-    }
+    known: dict[str, Any] = {**item["metadata"], **own}
+    known["answer"] = "" if answer is None else str(answer)
     known[MESSAGES] = [{"role": "user", "content": question}]
     for name in columns:
         if name not in known:
-            raise TaskError(
-                f"task.prompt: items of {task.name} have no {name!r}, only {', '.join(sorted(known))}"
-            )
+            there = ", ".join(sorted(known))
+            raise TaskError(f"task.prompt: items of {task.name} have no {name!r}, only {there}")
     fields = {name: known[name] for name in dict.fromkeys((*OWN[:2], *columns))}
     return Example(fields, 0, number, own)

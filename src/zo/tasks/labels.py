@@ -32,9 +32,8 @@ def _visible(text: str) -> str:
 
 def _unseen(of: str) -> bool:
     """Returns whether a character is a control, a format character or a variation selector."""
-    return unicodedata.category(of) in ("Cc", "Cf") or "VARIATION SELECTOR" in unicodedata.name(
-        of, ""
-    )
+    name, kind = unicodedata.name(of, ""), unicodedata.category(of)
+    return kind in ("Cc", "Cf") or "VARIATION SELECTOR" in name
 
 
 def same(value: Any) -> Any:

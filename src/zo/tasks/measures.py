@@ -91,9 +91,8 @@ def rouge_l(text: str, reference: str) -> float:
     """Returns ROUGE-L's F-measure, with Porter's stemmer."""
     from rouge_score.rouge_scorer import RougeScorer
 
-    return float(
-        RougeScorer(["rougeL"], use_stemmer=True).score(reference, text)["rougeL"].fmeasure
-    )
+    scorer = RougeScorer(["rougeL"], use_stemmer=True)
+    return float(scorer.score(reference, text)["rougeL"].fmeasure)
 
 
 OF_TEXT: dict[str, Callable[[str, str], float]] = {

@@ -131,13 +131,8 @@ def _labels(rows: Rows, label: str) -> tuple[list[Any], list[str]]:
     if len(distinct) < 2:
         only = f"all {len(values)} rows are {distinct[0]!r}" if distinct else "no row has one"
         raise TaskError(f"task.label: {label!r}: {only}; two classes are needed")
-    return distinct, [_word(value) for value in distinct]
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return shown(value).strip()
+    whole = (int(v) if isinstance(v, float) and v.is_integer() else v for v in distinct)
+    return distinct, [shown(value).strip() for value in whole]
 
 
 def _completion(task: TaskConfig, rows: Rows) -> TaskConfig:
@@ -265,12 +260,11 @@ def _rare(task: TaskConfig, rows: Rows) -> list[str]:
     for value, count in Counter(rows.values(str(task.label))).items():
         counts[same(value)] += count
     most = max(counts.values())
-    found = [
-        of for of in task.labels or () if 0 < (n := counts[same(of)]) <= RARE and n * PART <= most
-    ]
+    each = [(of, counts[same(of)]) for of in task.labels or ()]
+    found = [f"{of!r} ({n})" for of, n in each if 0 < n <= RARE and n * PART <= most]
     if not found:
         return []
-    named = ", ".join(f"{of!r} ({counts[same(of)]})" for of in found[:SHOWN])
+    named = ", ".join(found[:SHOWN])
     return [f"task.label: classes of at most {RARE} rows: {named}; take out headers and totals"]
 
 

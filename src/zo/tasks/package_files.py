@@ -43,9 +43,8 @@ def existing(address: str) -> str:
 
 def absent(address: str) -> str:
     """Returns the beginning of an error's text where an address may be a mistyped path: it is not there."""
-    return (
-        "" if Path(resolve(address)).exists() else f"no such file or directory {address} here, and "
-    )
+    there = Path(resolve(address)).exists()
+    return "" if there else f"no such file or directory {address} here, and "
 
 
 def is_path(address: str) -> bool:

@@ -154,9 +154,8 @@ def _all_turns(task: TaskConfig, tokenizer: Any, example: Example) -> Encoded:
     ids, trained = ids[cut:], trained[cut:]
     first = next((i for i, of in enumerate(trained) if of and i), 0)
     if not first:
-        raise TaskError(
-            f"task.turns=all: {where} has no token of an assistant's message after another token"
-        )
+        what = "has no token of an assistant's message after another token"
+        raise TaskError(f"task.turns=all: {where} {what}")
     end = len(ids) - trained[::-1].index(True)
     answers = [str(t["content"] or "") for t in turns if t["role"] == "assistant"]
     more = _told(task, example, rendered(tokenizer, _asked(turns), None, asks=True), answers[-1:])
@@ -199,9 +198,8 @@ def _conversation(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[s
     if task.kind in ("classification", "prompts"):
         return prompt, [fill(c, example.fields, "candidates") for c in task.words]
     if not all(of.startswith(prompt) for of in whole):
-        raise TaskError(
-            f"task.messages: {where}: the chat template does not put the answer after the prompt"
-        )
+        what = "the chat template does not put the answer after the prompt"
+        raise TaskError(f"task.messages: {where}: {what}")
     return prompt, [of[len(prompt) :] for of in whole]
 
 

@@ -18,9 +18,8 @@ from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.rows import ENDINGS, Rows
 from zo.tasks.templates import shown
 
-MISSING_PACKAGE = (
-    "task.path: reasoning_gym is not installed; `pip install 'zo-suite[rewards]'` installs it"
-)
+INSTALL = "`pip install 'zo-suite[rewards]'` installs it"
+MISSING_PACKAGE = f"task.path: reasoning_gym is not installed; {INSTALL}"
 
 FORMATS = ("csv", "json", "parquet")
 """Values of ``task.path`` that give the format of ``task.data_files``."""
@@ -134,9 +133,8 @@ def _load(task: TaskConfig, split: str) -> Rows:
         try:
             parts.append(rows.read(file, key, task.path if task.path in FORMATS else None))
         except OSError as error:
-            raise TaskError(
-                f"{key}: {file}: {error.strerror}; give a file that can be read"
-            ) from None
+            why = f"{error.strerror}; give a file that can be read"
+            raise TaskError(f"{key}: {file}: {why}") from None
     found = rows.joined(parts, [file for _, file in local[split]])
     return replace(found, notes=[*found.notes, *[said] * bool(said)])
 
@@ -288,9 +286,8 @@ def _no_configuration(task: TaskConfig, there: list[str]) -> TaskError:
     other = f"; there are {', '.join(there)}" * (there not in ([], ["default"]))
     folder = f" task.data_dir={task.subset}" * (Path(task.path) / str(task.subset)).is_dir()
     right = f"task.subset=null{folder} reads the files as they are"
-    return TaskError(
-        f"task.subset={task.subset}: no configuration {task.subset!r} in {task.path}{other}; {right}"
-    )
+    what = f"no configuration {task.subset!r} in {task.path}{other}"
+    return TaskError(f"task.subset={task.subset}: {what}; {right}")
 
 
 def _named(task: TaskConfig) -> str:
@@ -321,7 +318,6 @@ def _unreachable(task: TaskConfig, split: str | None, error: Exception) -> TaskE
         command = f"hf download --repo-type dataset {task.path}"
         command += f" --revision {task.revision}" if task.revision else ""
         command += f" --local-dir {task.path.split('/')[-1]}"
-        remedy = (
-            f"where the hub can be reached, `{command}` downloads a copy for task.path=<local copy>"
-        )
+        copies = "downloads a copy for task.path=<local copy>"
+        remedy = f"where the hub can be reached, `{command}` {copies}"
     return TaskError(f"{message}; {remedy}")

@@ -283,9 +283,8 @@ def _format(file: Path, key: str, given: str | None) -> str:
     halves = [begin[i::2].count(0) for i in (0, 1)]
     marked = begin.startswith(UTF16)
     if not marked and min(halves) == 0 and 4 * max(halves) > len(begin):
-        raise TaskError(
-            f"{key}: {file} looks like UTF-16 without its byte order mark; save it as UTF-8"
-        )
+        what = "looks like UTF-16 without its byte order mark"
+        raise TaskError(f"{key}: {file} {what}; save it as UTF-8")
     if marked:
         begin = begin.decode("utf-16", errors="ignore").encode()
     begin = begin.lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -299,9 +298,8 @@ def _format(file: Path, key: str, given: str | None) -> str:
     if given is not None and found not in (given, ""):
         raise TaskError(f"task.path={given}: {file} looks like {found}; use task.path={found}")
     if given is None and (not found or (found == "csv" and file.suffix.lower() not in ENDINGS)):
-        raise TaskError(
-            f"{key}: {file} is none of csv, tsv, json, jsonl and parquet; save it as one of them"
-        )
+        what = "is none of csv, tsv, json, jsonl and parquet"
+        raise TaskError(f"{key}: {file} {what}; save it as one of them")
     return given or found
 
 
@@ -313,9 +311,8 @@ def _of_text(content: bytes, kind: str, file: Path) -> Rows:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"line {line} of {file} is not UTF-8; save the file in that encoding"
-        ) from None
+        where = f"line {line} of {file}"
+        raise ValueError(f"{where} is not UTF-8; save the file in that encoding") from None
     return _csv(text, file) if kind == "csv" else _json(text, file)
 
 
@@ -373,14 +370,11 @@ def _json(text: str, file: Path) -> Rows:
         raise ValueError(f"{file}: line {error.lineno} is not JSON: {error.msg}") from None
     halves = "\\ud" in text.lower()
     for i, row in enumerate(rows):
+        at_row = f"row {i} of {file}, counted from 0,"
         if not isinstance(row, dict):
-            raise ValueError(
-                f"row {i} of {file}, counted from 0, is not an object; give an object for each row"
-            )
+            raise ValueError(f"{at_row} is not an object; give an object for each row")
         if halves and re.search("[\ud800-\udfff]", json.dumps(row, ensure_ascii=False)):
-            raise ValueError(
-                f"row {i} of {file}, counted from 0, has an invalid character (a lone surrogate)"
-            )
+            raise ValueError(f"{at_row} has an invalid character (a lone surrogate)")
     names = dict.fromkeys(name for row in rows for name in row)
     _check_rows([*names], ([row.get(name) for name in names] for row in rows), file)
     columns = {name: [row.get(name) for row in rows] for name in names}
@@ -466,9 +460,8 @@ def _records(text: str, **options: Any) -> list[Record]:
         found.append((line, []))
     line, last = found.pop()
     if last != [END]:
-        raise csv.Error(
-            f"the quote in line {line} is not closed; close it, or write it as two quotes"
-        )
+        remedy = "close it, or write it as two quotes"
+        raise csv.Error(f"the quote in line {line} is not closed; {remedy}")
     return found
 
 

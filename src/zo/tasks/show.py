@@ -74,9 +74,8 @@ def _show(run: RunConfig, n: int, console: Console) -> None:
         console.print(f"true in the training split: {', '.join(shares)}", markup=False)
     lengths = sorted(e.length for e in train)
     middle, most = lengths[len(lengths) // 2], lengths[-1]
-    console.print(
-        f"tokens per training example, median {middle}, most {most}; task.max_length {task.max_length}"
-    )
+    counted = f"median {middle}, most {most}; task.max_length {task.max_length}"
+    console.print(f"tokens per training example, {counted}")
     for note in notes:
         console.print(note, markup=False)
     for i, example in enumerate(train[:n]):

@@ -92,9 +92,8 @@ def task_columns(task: TaskConfig) -> dict[str, str]:
     for key in ("prompt", "masked_prompt"):
         template = getattr(task, key)
         if template is not None and not any(columns(t, key) for t in (template, *task.words)):
-            raise TaskError(
-                f"task.{key}: {template!r} names no column of the data, as {{text}} does"
-            )
+            what = "names no column of the data, as {text} does"
+            raise TaskError(f"task.{key}: {template!r} {what}")
     return found
 
 

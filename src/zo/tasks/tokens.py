@@ -43,9 +43,8 @@ def encode_masked(task: TaskConfig, tokenizer: Any, examples: Sequence[Example])
     if not examples:
         return []
     rendered = [_render(task, example, tokenizer.mask_token) for example in examples]
-    encoding = tokenizer(
-        [text for text, _, _ in rendered], return_offsets_mapping=True, verbose=False
-    )
+    texts = [text for text, _, _ in rendered]
+    encoding = tokenizer(texts, return_offsets_mapping=True, verbose=False)
     encoded = []
     for i, (_, columns, mask) in enumerate(rendered):
         ids, offsets = encoding["input_ids"][i], encoding["offset_mapping"][i]
@@ -70,9 +69,8 @@ def _label_tokens(task: TaskConfig, tokenizer: Any) -> list[int]:
         ids = tokenizer(word, add_special_tokens=False)["input_ids"]
         if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
             parts = " ".join(tokenizer.convert_ids_to_tokens(ids))
-            raise TaskError(
-                f"task.label_words: {word!r} is not one token of the model, but {parts}"
-            )
+            what = f"{word!r} is not one token of the model"
+            raise TaskError(f"task.label_words: {what}, but {parts}")
         tokens += ids
     if len(set(tokens)) < len(tokens):
         raise TaskError(f"task.label_words: {task.label_words} are not different tokens")
