@@ -47,7 +47,7 @@ def test_a_process_that_ctrl_c_or_the_time_limit_ends_while_it_starts_is_not_lef
     with patch("launch.local.holder", **seen):
         assert multirun.make(asked) == status
     assert started[-1].args[1:3] == ["-m", "launch.local"]
-    assert started[-1].wait(60) == -signal.SIGTERM
+    assert started[-1].wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)  # early or late
 
 
 @pytest.mark.process

@@ -11,11 +11,15 @@ pytestmark = pytest.mark.process
 
 SCRIPT = """
 echo $(date +%s.%N) $CUDA_VISIBLE_DEVICES >$1/span
-sleep 0.6
-date +%s.%N >>$1/span
-echo "E: no"
 . $1/end
 """
+TOGETHER = """
+for _ in $(seq 1200); do [ $(ls $1/../*/span | wc -l) -ge 2 ] && break; sleep 0.05; done
+sleep 0.3  # in which no third one begins
+date +%s.%N >>$1/span
+echo "E: no"
+"""
+"""Ends once two have begun."""
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def ending(tmp_path, monkeypatch):
 
 def test_no_more_run_at_once_than_there_are_slots_and_each_has_its_device(ending):
     """And one fails without the others."""
-    runs = [ending(str(i), f"exit {int(i == 1)}") for i in range(4)]
+    runs = [ending(str(i), f"{TOGETHER}exit {int(i == 1)}") for i in range(4)]
     made = Pool(runs, slots(["3", "GPU-x"], 2))
     made.run()
     assert [made.codes[run] for run in runs] == [0, 1, 0, 0]

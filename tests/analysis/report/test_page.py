@@ -20,6 +20,7 @@ from analysis.paper import printed_numbers
 from analysis.report.page.build import Material, report
 from analysis.select.cells import EDGE, fill
 from tests.analysis.make_frames import composed, expected, made_frames
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.process  # the page takes seconds, the browser more
 
@@ -193,16 +194,12 @@ def test_a_table_of_runs_fits_a_laptop_and_an_id_takes_two_lines_at_most(page: P
 
 def test_tables_sort(page: Page) -> None:
     page.evaluate("document.querySelectorAll('#runs details').forEach(part => part.open = true)")
-    before = column(page, "runs-table", 9)
+    numbers = sorted(map(float, column(page, "runs-table", 9)))
     header = page.locator("#runs-table thead th").nth(9)  # validation accuracy
-    orders = []
-    for order in ("ascending", "descending"):
+    for order, rows in (("ascending", numbers), ("descending", numbers[::-1])):
         header.locator("button").press("Enter")
         expect(header).to_have_attribute("aria-sort", order)
-        page.wait_for_timeout(100)
-        orders.append([float(value) for value in column(page, "runs-table", 9)])
-    numbers = sorted(map(float, before))
-    assert orders == [numbers, numbers[::-1]]
+        wait_for(lambda of=rows: [*map(float, column(page, "runs-table", 9))] == of, order, 10)
 
 
 def test_filters_work_together_without_a_script(page: Page) -> None:
