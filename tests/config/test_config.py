@@ -5,7 +5,7 @@ import re
 import shlex
 import shutil
 from dataclasses import fields
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 
 import pytest
@@ -55,14 +55,24 @@ def the_run(*overrides):
     return run
 
 
+def needed(group, option):
+    return NEEDS.get(f"{group}={option}", NEEDS.get(group, ""))
+
+
+@cache
+def composed(group, more):
+    """The runs of the options of a group that need the same, in one command line."""
+    options = [option for option in GROUPS[group] if needed(group, option) == more]
+    typed = [f"{group}={','.join(options)}", "lr=1e-6", *more.split()]
+    return dict(zip(options, command_line.runs(typed, multirun=len(options) > 1), strict=True))
+
+
 @pytest.mark.parametrize(
     ("group", "option"),
     [(g, o) for g in CHOSEN for o in GROUPS[g]],  # sweeps: tests/launch
 )
 def test_every_committed_option_composes_and_validates(group, option):
-    chosen = f"{group}={option}"
-    needed = NEEDS.get(chosen, NEEDS.get(group, ""))
-    run = the_run(chosen, "lr=1e-6", *needed.split())
+    run = composed(group, needed(group, option))[option]
     resolves = {"paper": "bf16", "auto": "fp32", "reasoning_gym": "chain_sum"}
     assert getattr(run, group).name == resolves.get(option, option)
     assert config.from_yaml(config.to_yaml(run)) == run, "what is frozen is what was composed"

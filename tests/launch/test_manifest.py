@@ -23,8 +23,8 @@ from zo.differences import in_facet
     [
         ("quickstart", 1, 0),
         ("table5_c", 8, 0),
-        ("table12_c", 4, 0),
-        ("table4", 1, 0),
+        pytest.param("table12_c", 4, 0, marks=pytest.mark.process),
+        pytest.param("table4", 1, 0, marks=pytest.mark.process),
         pytest.param("compare_bf16 stage=tune", None, 0, marks=pytest.mark.process),
         (None, 1, 1),  # typed; its last cell is the untrained model's
     ],

@@ -44,7 +44,10 @@ def test_texts_share_rows_where_a_model_keeps_them_apart(what):
     [
         *pairwise([*DECODERS, *MASKED], [*LAYOUTS, "as it packs"], [[1, 1], [1, 4, 2]]),
         *((name, "as it packs", [1, 1]) for name in PACKED),
-        *((name, "as it packs", [1, 4, 2]) for name in UNUSUAL),
+        *(
+            pytest.param(name, "as it packs", [1, 4, 2], marks=pytest.mark.process)
+            for name in UNUSUAL
+        ),
     ],
     ids=str,
 )

@@ -48,6 +48,10 @@ if importlib.util.find_spec("numba"):
 if importlib.util.find_spec("triton"):
     ENGINES.append(pytest.param(engine("philox", "cuda"), GPU, id="triton"))
 OTHERS = ENGINES[1:]
+SLOWLY = [  # Triton's interpreter
+    pytest.param(*of.values, id=of.id, marks=[pytest.mark.process] * (of.id == "triton"))
+    for of in OTHERS
+]
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +164,7 @@ def test_any_part_is_that_part_of_the_whole_whoever_draws_it(drawer, device, sig
     assert torch.equal(drawn, whole[: 50 * 37].view(50, 37)[rows])
 
 
-@pytest.mark.parametrize(("other", "device"), OTHERS)
+@pytest.mark.parametrize(("other", "device"), SLOWLY)
 @pytest.mark.parametrize(
     ("sums", "limit", "back", "signs", "at_random", "where"),
     rotated(
@@ -220,7 +224,7 @@ def test_all_tensors_are_moved_as_one_by_one(other, device, dtypes, signs, round
     assert all(map(same_bits, *moved))
 
 
-@pytest.mark.parametrize(("other", "device"), OTHERS)
+@pytest.mark.parametrize(("other", "device"), SLOWLY)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("signs", [False, True])
 def test_a_tensor_may_begin_at_any_address(other, device, dtype, signs):

@@ -218,7 +218,7 @@ def test_an_export_that_fails_leaves_nothing_behind(
 
 ADAPTERS = [
     ("lora", 1, "fp32"),
-    ("lora", 1, "bf16"),
+    pytest.param("lora", 1, "bf16", marks=pytest.mark.process),
     pytest.param("prefix", 1e-2, "bf16", marks=pytest.mark.process),
     pytest.param("ia3", 1e-2, "fp32", marks=pytest.mark.process),
 ]

@@ -41,9 +41,9 @@ def test_a_run_learns_which_answers_are_preferred(objective, tmp_path):
 SETTINGS = [
     "precision.restore=merged",
     "precision.restore=streamed model.offload=disk",
-    "adapter=lora lr=1e-2 precision=bf16",
 ]
 MORE = [
+    "adapter=lora lr=1e-2 precision=bf16",
     "adapter=layers adapter.layers=last:1",
     "optimizer=lozo precision.restore=factors",
     "optimizer=adam lr=1e-4",

@@ -167,7 +167,7 @@ HISTORIES = [
 
 @pytest.mark.parametrize(
     ("overrides", "history"),
-    [*HISTORIES, *(pytest.param(*of, marks=pytest.mark.process) for of in MORE)],
+    [HISTORIES[0], *(pytest.param(*of, marks=pytest.mark.process) for of in HISTORIES[1:] + MORE)],
 )
 def test_a_run_with_any_history_ends_as_the_undisturbed_one_or_names_what_is_wrong(
     make_run, reviews_csv, tmp_path, overrides, history

@@ -53,7 +53,10 @@ def trained(model: nn.Module, name: str, restore: str, loss) -> tuple[list[float
     return losses, [tensor_digest(t) for t in [*model.parameters(), *state]]
 
 
-@pytest.mark.parametrize(("name", "restore"), CASES)
+@pytest.mark.parametrize(
+    ("name", "restore"),
+    [pytest.param(*of, marks=[pytest.mark.process] * (i % 2)) for i, of in enumerate(CASES)],
+)
 def test_a_model_trains_alike_on_several_devices_and_under_the_users_default_dtype_and_device(
     name, restore
 ):
