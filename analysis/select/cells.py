@@ -165,12 +165,13 @@ def _described(cells: pd.DataFrame, variants: pd.Series, by_id: pd.DataFrame) ->
     order = {key: i for i, key in enumerate(SHORT)}
     found = {key for variant in variants for key in variant}
     keys = sorted(found, key=lambda key: (order.get(key, len(order)), key))
+    nested = {k for variant in variants for k, v in variant.items() if isinstance(v, list | dict)}
     for run, variant, steps in zip(cells["run_id"], variants, trained, strict=True):
         for key in keys:
             known = by_id[key].get(run) if key in by_id and key not in variant else None
             if pd.notna(known) and (steps or in_facet(key)):
-                variant[key] = plain(known)
-    texts = {k: [str(v[k]) for v in variants if isinstance(v.get(k), str | list)] for k in keys}
+                variant[key] = json.loads(str(known)) if key in nested else plain(known)
+    texts = {k: [str(v[k]) for v in variants if not _is_number(v.get(k, 0))] for k in keys}
     short = {key: shortened(of) for key, of in texts.items() if of}
 
     def shown_value(key: str, value: Any) -> str:
@@ -217,7 +218,12 @@ def _part(variant: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
 def _different(variants: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Different variants in the order of their values, numbers as numbers."""
     found = {_text(variant): variant for variant in variants}
-    return sorted(found.values(), key=lambda v: [(isinstance(x, str), x) for x in v.values()])
+    order = lambda x: (0, x, "") if _is_number(x) else (1, 0, _text(x))  # noqa: E731
+    return sorted(found.values(), key=lambda variant: [*map(order, variant.values())])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def shown(cells: pd.DataFrame) -> pd.DataFrame:

@@ -226,8 +226,9 @@ def test_lines_that_are_not_rows_labels_that_look_alike_and_files_left_are_said(
     assert "'0', '1' and 'bad', 'good' are separate classes" in "\n".join(complete(own(path))[1])
     assert re.search(r"not name one split: .*about\.json, .*other\.csv, .*_test\.csv$", notes, re.M)
     (path / "other.csv").write_text("text,label,z\na,b,c\n")
-    (path / "train.csv").rename(path / "a.csv")
-    with pytest.raises(TaskError, match=r"other\.csv differ in the columns z"):
+    (path / "train.csv").rename(path / "train_0.csv")
+    (path / "other.csv").rename(path / "other_train.csv")
+    with pytest.raises(TaskError, match=r"other_train\.csv and .* differ in the columns z"):
         complete(own(path))
 
 
@@ -358,8 +359,20 @@ def test_a_folder_trains_on_what_is_called_training_and_lists_its_files(files, t
     listed = rf"test: .*{files[1]}; train: .*{files[0]}; not read.*more\.xlsx"
     assert re.search(listed, "\n".join(notes))
     (tmp_path / files[0]).rename(tmp_path / "train.csv.gz")
-    with pytest.raises(TaskError, match=r"must be one of test.*not read.*train\.csv\.gz"):
+    with pytest.raises(TaskError, match=r"one of test.*not read.*train\.csv\.gz\); name the file"):
         complete(own(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "files", [("entrenamiento", "prueba"), ("测试集", "训练集"), ("a", "a_old")]
+)
+def test_files_whose_names_say_no_split_train_only_where_a_pattern_names_them(files, tmp_path):
+    for file in files:
+        (tmp_path / f"{file}.csv").write_text(table(",", *PAIR), encoding="utf-8")
+    with pytest.raises(TaskError, match=rf"files {files[0]}\.csv, {files[1]}\.csv says train, "):
+        complete(own(tmp_path))
+    given = own(tmp_path, data_files={"train": "*.csv"})
+    assert sum(sizes(load_splits(complete(given)[0]))) == 16
 
 
 @pytest.mark.parametrize(

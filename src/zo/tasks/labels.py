@@ -51,8 +51,8 @@ def alike(labels: Iterable[Any]) -> dict[Any, Any]:
 
 
 def is_number(label: Any) -> bool:
-    """Returns whether a label is a number, or the text of one."""
-    return not isinstance(label, str) or bool(DECIMAL.fullmatch(label))
+    """Returns whether a label is a number, or the text of one; true and false are names."""
+    return DECIMAL.fullmatch(shown(label)) is not None
 
 
 def check_labels(parts: Sequence[Rows], label: str) -> None:
@@ -64,7 +64,7 @@ def check_labels(parts: Sequence[Rows], label: str) -> None:
     kinds: dict[bool, str] = {}
     for rows in parts:
         values = rows.values(label) if rows.column(label) else ()
-        given = (v for v in values if v is not None and v != "")
+        given = (v for v in values if v is not None and v != "" and v == v)
         numbers = {*map(is_number, given)}
         if len(numbers) == 1:
             kinds.setdefault(numbers.pop(), rows.source)

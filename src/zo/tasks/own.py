@@ -10,7 +10,7 @@ from typing import Any
 from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.conversations import JOINED, TOOLS, holds_conversations, parts_of
 from zo.tasks.labels import alike, check_labels, is_number, same
-from zo.tasks.reading import SPLITS, read_split, split_names
+from zo.tasks.reading import SPLITS, read_split, split_names, split_of
 from zo.tasks.rows import UNNAMED, Rows, Written
 from zo.tasks.templates import MASK, columns, is_text, shown, task_columns, typed
 
@@ -36,6 +36,9 @@ IDENTIFIERS = ("id", "idx", "uid", "guid")
 MOST_LABELS = 100
 """Most classes; a column with more different labels has numbers or texts."""
 
+NO_LABEL = ("nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "?")
+"""Words for a missing value, in lower case."""
+
 RARE, PART = 2, 10
 """Classes of at most 2 rows are named if the largest has at least 10 times as many."""
 
@@ -49,6 +52,7 @@ def completed(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
     rows = read_split(task, task.train_split)
     if not len(rows):
         raise TaskError(f"task.path: split {task.train_split!r} of {task.path} has no rows")
+    _check_splits(task, rows)
     for column in columns(_template(task.text), "text") if task.text else ():
         rows.require(column, "text")
     notes = [*rows.notes, *_duplicates(rows)]
@@ -63,6 +67,23 @@ def completed(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
         parts = ("messages", "prompt", "completion", "chosen", "rejected")
         found = ", ".join(f"{key} {value!r}" for key in parts if (value := getattr(task, key)))
     return task, [f"{task.path}: {found}", *notes, *_unused(task, rows)]
+
+
+def _check_splits(task: TaskConfig, rows: Rows) -> None:
+    """Checks that no column says of each row whether it trains or tests.
+
+    Raises:
+        TaskError: If one does and `task.where` does not choose of it.
+    """
+    for column in {*rows.names} - {*(task.where or ()), task.label}:
+        values = dict.fromkeys(v if isinstance(v, str) else "" for v in rows.values(column))
+        splits = [split_of(value) for value in list(values)[: SHOWN + 1]]
+        if len(values) <= SHOWN and all(splits) and "train" in splits and len({*splits}) > 1:
+            listed = ", ".join(list(values)[:SHOWN])
+            raise TaskError(
+                f"task.path: the column {column!r} of {rows.source} says {listed}; write a file for each of them, or"
+                f" use the rows of one, as 'task.where={{{column}: {list(values)[splits.index('train')]}}}'"
+            )
 
 
 def _with_splits(task: TaskConfig) -> TaskConfig:
@@ -115,6 +136,11 @@ def _labels(rows: Rows, label: str) -> tuple[list[Any], list[str]]:
     values = [v for v in rows.values(label) if v is not None and v == v and shown(v).strip()]
     if other := [type(value).__name__ for value in values if not is_text(value)]:
         raise TaskError(f"task.label: {label!r} holds a {other[0]}; a column with texts is needed")
+    if len({isinstance(value, bool) for value in values if not isinstance(value, str)}) > 1:
+        raise TaskError(
+            f"task.label: {label!r} of {rows.source} is true or false in some rows and a number in others; write the"
+            " labels alike"
+        )
     found = [shown(of) if isinstance(of, Written) else of for of in alike(values).values()]
     distinct = sorted(found, key=lambda v: (isinstance(v, str), v))
     several = ""
@@ -188,6 +214,12 @@ def _find(rows: Rows, key: str, what: str, but: str | None = None) -> str:
     example = typed(key, named[0])
     if key == "label" and (classes := _of_classes(rows, but)):
         example = classes
+    row = [of for of in rows.names if rows.nothing == "" and of in map(shown, rows.values(of))]
+    if row:
+        raise TaskError(
+            f"task.path: the first line of {rows.source} is a row, since {row[0]!r} is a value below it, too; begin"
+            " the file with the names of the columns"
+        )
     raise TaskError(
         f"task.{key}: none of the columns {', '.join(rows.names)} is called {', '.join(COLUMNS[key][:4])}, ...;"
         f" name the one with {what}, as {example}"
@@ -240,14 +272,19 @@ def _unused(task: TaskConfig, rows: Rows) -> list[str]:
 
 
 def _alike(task: TaskConfig) -> list[str]:
-    """Returns a warning for labels that differ only in case or spaces, or are partly names and partly numbers."""
+    """Returns warnings for labels that differ only in case or spaces, are of two kinds, or say that there is none."""
     alike, kinds = defaultdict(list), defaultdict[Any, list[str]](list)
     for label in task.labels or ():
         alike[shown(label).strip().casefold()].append(repr(label))
         kinds[is_number(label)].append(repr(label))
     if len(kinds) == 2 and min(map(len, kinds.values())) > 1:
         alike[""] = [", ".join(of[:SHOWN]) for of in kinds.values()]
+    none = [
+        repr(label) for label in task.labels or () if shown(label).strip().casefold() in NO_LABEL
+    ]
     return [
+        f"task.label: {of} is a class; remove its rows if they have no label" for of in none
+    ] + [
         f"task.label: {' and '.join(of)} are separate classes; write them alike if they are one"
         for of in alike.values()
         if len(of) > 1

@@ -6,7 +6,7 @@ import glob
 import importlib.util
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -34,6 +34,8 @@ SHOWN = 8
 
 NO_DATA = ("", ".md", ".py", ".yaml", ".yml", ".bib", ".cff", ".lock")
 """Endings of files that nobody expects to be read."""
+
+NAMING = "name the file of each split, as 'task.data_files={train:FILE,test:FILE}'"
 
 Named: TypeAlias = tuple[str, Path]
 """The key that names a file, and the file."""
@@ -188,7 +190,7 @@ def _is_data_set(task: TaskConfig, path: Path) -> bool:
 
 
 def _of_directory(base: Path) -> dict[str, list[Named]] | None:
-    """Returns the files of each split, by the words in their names; without such names all train.
+    """Returns the files of each split, by the words in their names; without such names parts of one file train.
 
     Only the most frequent format counts. Other files are under an empty name. None without files.
     """
@@ -201,8 +203,9 @@ def _of_directory(base: Path) -> dict[str, list[Named]] | None:
         raise TaskError(f"task.path: {base} has only compressed files; unpack them: {listed}")
     most = Counter(kinds.values()).most_common(1)
     counted = [path for path, kind in kinds.items() if (kind, most[0][1]) in most]
-    splits = {path: _split_of(str(names[path])) for path in counted}
+    splits = {path: split_of(str(names[path])) for path in counted}
     if not any(splits.values()):
+        _check_parts(base, [str(names[path]) for path in counted])
         splits = dict.fromkeys(counted, "train")
     _check_one_set(base, {str(names[path]): split for path, split in splits.items() if split})
     found: dict[str, list[Named]] = {}
@@ -210,6 +213,20 @@ def _of_directory(base: Path) -> dict[str, list[Named]] | None:
         if path in kinds or path.suffix.lower() not in NO_DATA:
             found.setdefault(splits.get(path, ""), []).append(("task.path", path))
     return found if kinds else None
+
+
+def _check_parts(base: Path, names: Sequence[str]) -> None:
+    """Checks that files whose names say no split are parts of one: their names differ in digits alone.
+
+    Raises:
+        TaskError: If they are not, since one of them may hold what is to be tested.
+    """
+    if len({re.sub("[0-9]+", "", name) for name in names}) > 1:
+        listed = ", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN)
+        raise TaskError(
+            f"task.path: no name of {base}'s files {listed} says train, validation or test; {NAMING}; a pattern as"
+            f" *{Path(names[0]).suffix} names all"
+        )
 
 
 def _check_one_set(base: Path, splits: Mapping[str, str]) -> None:
@@ -221,7 +238,7 @@ def _check_one_set(base: Path, splits: Mapping[str, str]) -> None:
     found: dict[str, set[str]] = {}
     for name, split in splits.items():
         *folders, file = Path(name).parts
-        parts = [FOLD.findall(of) if _split_of(of) else [of] for of in folders]
+        parts = [FOLD.findall(of) if split_of(of) else [of] for of in folders]
         found.setdefault("/".join(sum(parts, FOLD.findall(file))), set()).add(split)
     several = [of for of, there in found.items() if "train" in there and len(there) > 1]
     if len(several) > 1:
@@ -232,7 +249,7 @@ def _check_one_set(base: Path, splits: Mapping[str, str]) -> None:
         )
 
 
-def _split_of(name: str) -> str:
+def split_of(name: str) -> str:
     """Returns the split that a file's name or else the nearest of its directories names; empty for none or two."""
     for part in reversed(Path(re.sub("(?i)h(eld|old)[-_ ]?out", "holdout", name)).parts):
         words = [word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", part)]
@@ -278,7 +295,7 @@ def _no_split(
     keys = ("train_split", "validation_split", "test_split")
     given = next((k for k in keys if getattr(task, k) == split), "train_split")
     right = f"must be one of {', '.join(there)}, the splits of {_named(task)}"
-    return TaskError(f"task.{given}={split}: {right}" + f" ({said})" * bool(said))
+    return TaskError(f"task.{given}={split}: {right}" + f" ({said}); {NAMING}" * bool(said))
 
 
 def _no_configuration(task: TaskConfig, there: list[str]) -> TaskError:

@@ -416,9 +416,9 @@ def _csv(text: str, file: Path) -> Rows:
 
 
 def _delimiter(text: str, file: Path) -> str:
-    """Returns the delimiter of a header: a comma, a tab or a semicolon."""
+    """Returns the delimiter of a header: a comma, a tab, a semicolon or a bar."""
     header = re.split(r"[\r\n]", text.lstrip("\r\n"), maxsplit=1)[:1]
-    known = "\t,;" if file.suffix.lower() in (".tsv", ".tab") else ",\t;"
+    known = "\t,;|" if file.suffix.lower() in (".tsv", ".tab") else ",\t;|"
     return max(known, key=lambda mark: max(map(len, csv.reader(header, delimiter=mark)), default=0))
 
 

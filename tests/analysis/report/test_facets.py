@@ -175,11 +175,21 @@ def test_lines_on_other_test_examples_have_no_difference():
         run_losses(fill(cells, frames.runs), frames)
 
 
-def test_a_key_that_a_later_command_varies_is_one_of_the_earlier_runs_too():
-    cells = expected(optimizer=["mezo"], variant=[{}, {"optimizer.eps": 0.1}], seed=[0, 1])
-    cells["run_id"] = list("abcd")
-    frames = made_frames(cells)
-    frames.runs["optimizer.eps"] = [0.1, 0.1, 0.1, 0.1]
-    cells["seed"] = [0, 1, 2, 3]
-    (row,) = method_frame(fill(cells, frames.runs)).to_dict("records")
-    assert (row["n"], row["variant"]) == (4, "optimizer.eps = 0.1")
+@pytest.mark.parametrize(
+    ("key", "value", "logged", "other"),
+    [("optimizer.eps", 0.1, 0.1, 0.2), ("adapter.layers", [0], "[0]", [0, 1]), ("batch_size", {"a": 1}, '{"a": 1}', 8)],
+)  # fmt: skip
+def test_a_key_that_a_later_command_varies_is_one_of_the_earlier_runs_too(
+    key, value, logged, other
+):
+    """A frame has lists as JSON text, a manifest as they are."""
+    cells = expected(optimizer=["mezo"], variant=[{}, {key: value}, {key: other}], seed=[0, 1])
+    cells["run_id"] = list("abcdef")
+    frames = made_frames(cells.assign(variant="{}"))
+    frames.runs[key] = pd.Series([logged] * 4 + [None] * 2, dtype=object)
+    cells["seed"] = [0, 1, 2, 3, 0, 1]
+    rows = method_frame(fill(cells, frames.runs))
+    assert dict(zip(rows["variant"], rows["n"], strict=True)) == {
+        f"{key} = {value}": 4,
+        f"{key} = {other}": 2,
+    }
