@@ -1,6 +1,5 @@
 """How to reach machines: what a sweep consists of, what it costs, what of it is done. Nothing scientific."""
 
-import argparse
 import os
 from pathlib import Path
 
@@ -14,9 +13,3 @@ class LaunchError(RuntimeError):
 def python_path() -> str:
     """Returns PYTHONPATH for a process that imports this package."""
     return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
-def parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """Returns the parser of `zo NAME`, whose help is the module's docstring."""
-    layout = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(f"zo {name}", description=description, formatter_class=layout)

@@ -107,7 +107,8 @@ def _too_many(jobs: int, size: int) -> str:
         shown = subprocess.run(asked, capture_output=True, text=True, timeout=30).stdout
         if (found := re.search(r"MaxArraySize\s*=\s*(\d+)", shown)) and int(found[1]) > 0:
             most = int(found[1])
-            right = f"`zo submit ... --limit {most * size}` submits so many runs, then the next"
+            limited = f"`zo submit ... --limit {most * size}`"
+            right = f"{limited} submits as many runs, and again the next"
             more = f"hydra.launcher.runs_per_job={-(-jobs * size // most)} makes fewer jobs"
             return f"{jobs} jobs are more than the cluster's MaxArraySize, {most}; {right}; {more}"
     right = "`zo submit ... --limit N` submits N runs, and again the next"

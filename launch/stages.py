@@ -13,11 +13,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-from launch import parser, python_path
+from launch import python_path
 from launch.profile import register
 from zo.config import ConfigError, command_line
 from zo.config.arms import Staged
-from zo.extras import alias
+from zo.extras import alias, parser
 
 
 def commands(stages: Sequence[Staged]) -> Iterator[list[str]]:

@@ -25,13 +25,13 @@ from typing import TypeAlias
 from rich.console import Console
 from rich.table import Table
 
-from launch import manifest, parser
+from launch import manifest
 from launch.profile import register
 from launch.records import QueueError
 from launch.sweep import STATES, Run, Standing, Sweep, counted, standings
 from zo import config
 from zo.config import ConfigError
-from zo.extras import alias
+from zo.extras import alias, parser
 from zo.run.hours import ANY, StepTime, kind_of, step_times, summed
 from zo.run.store import atomic
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from launch import LaunchError, local, manifest, parser, slurm
+from launch import LaunchError, local, manifest, slurm
 from launch.profile import LocalProfile, Profile, SlurmProfile, profile_of, register
 from launch.records import Record
 from launch.status import hours_left
@@ -28,7 +28,7 @@ from launch.sweep import Run, Standing, Sweep, counted, standings
 from zo import config
 from zo.config import ConfigError, Problem, command_line
 from zo.config.presets import unknown_copies
-from zo.extras import alias
+from zo.extras import alias, parser
 from zo.run.signals import CTRL_C, INTERRUPTED
 from zo.run.store.directory import DirectoryError, freeze
 from zo.run.store.lock import held, holder

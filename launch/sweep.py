@@ -155,8 +155,9 @@ def _standing(directory: Path, record: Record | None, alive: Mapping[Record, str
     if state in ENDED:
         return Standing(state, str(status.get("run/collapse_what", "")), status)
     queued = alive.get(record) if record is not None else None
-    failed_since = state == "failed" and written_since_given(directory, "status.json")
-    if queued is not None and not failed_since:
+    if queued is not None and not (
+        state == "failed" and written_since_given(directory, "status.json")
+    ):
         return Standing("queued", queued, status)
     if record and queued is None and (said := early_death(directory, record)):
         return Standing("failed", said, status)

@@ -9,33 +9,23 @@ Of a run with adapter=lora, ia3, prefix or prompt it is the adapter, as peft sav
 writes the whole model instead, with LoRA's or IA3's adapter merged into its weights.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zo.extras import Trust, alias, missing
+from zo.extras import Trust, add_model, alias, missing, parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
-    parser = argparse.ArgumentParser(
-        "zo export",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", type=Path, help="a run's directory")
-    parser.add_argument("--step", default="best", help="a number, best (default) or last")
-    parser.add_argument(
-        "--out", required=True, type=Path, metavar="DIR", help="made; must be empty"
-    )
-    parser.add_argument(
-        "--model", metavar="PATH", help="where the base model is, if not where it was"
-    )
-    parser.add_argument("--merge", action="store_true", help="merge an adapter into the weights")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    parser.add_argument("--trust", action=Trust)
-    args = vars(parser.parse_args(argv))
+    made = parser("export", __doc__)
+    made.add_argument("run", type=Path, help="a run's directory")
+    made.add_argument("--step", default="best", help="a number, best (default) or last")
+    made.add_argument("--out", required=True, type=Path, metavar="DIR", help="made; must be empty")
+    made.add_argument("--merge", action="store_true", help="merge an adapter into the weights")
+    add_model(made)
+    made.add_argument("--trust", action=Trust)
+    args = vars(made.parse_args(argv))
     try:
         from zo.run.results.export import UNUSABLE, export  # here, so that --help needs nothing
     except ModuleNotFoundError as error:

@@ -24,6 +24,18 @@ def alias(command: str, main: Callable[[], int]) -> int:
     return main()
 
 
+def parser(command: str, description: str | None) -> argparse.ArgumentParser:
+    """Returns the parser of `zo COMMAND`, whose help is its module's docstring."""
+    layout = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(f"zo {command}", description=description, formatter_class=layout)
+
+
+def add_model(to: argparse.ArgumentParser) -> None:
+    """Adds the options of a command that makes a run's model again."""
+    to.add_argument("--model", metavar="PATH", help="where the base model is, if not where it was")
+    to.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+
+
 def unusable(package: str, error: ImportError) -> str:
     """Returns what to do where the import of an optional package fails: install it, or what the package itself says."""
     if isinstance(error, ModuleNotFoundError):

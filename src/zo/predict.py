@@ -14,38 +14,29 @@ out those of runs with task.train_set_seed=1, by which a rate was tuned, say.
 The probability is that of the predicted label: the softmax over the candidates' scores.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zo.extras import Trust, alias
+from zo.extras import Trust, add_model, alias, parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
-    parser = argparse.ArgumentParser(
-        "zo predict",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "source", type=Path, metavar="RUN_OR_MODEL", help="a run's directory, or an exported one"
-    )
+    made = parser("predict", __doc__)
+    words = "a run's directory, or an exported one"
+    made.add_argument("source", type=Path, metavar="RUN_OR_MODEL", help=words)
     words = "rows to predict; labels may be missing"
-    parser.add_argument("file", type=Path, nargs="?", help=words)
+    made.add_argument("file", type=Path, nargs="?", help=words)
     words = "rows of the task that the run did not see, instead of a file"
-    parser.add_argument("--rest", type=int, default=0, metavar="N", help=words)
+    made.add_argument("--rest", type=int, default=0, metavar="N", help=words)
     words = "values of task.train_set_seed whose rows are left out of these, too"
-    parser.add_argument("--without", type=int, nargs="+", default=[], metavar="SEED", help=words)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="instead of standard output")
-    parser.add_argument("--step", default="best", help="of a run: a number, best (default) or last")
-    parser.add_argument(
-        "--model", metavar="PATH", help="where the base model is, if not where it was"
-    )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    parser.add_argument("--trust", action=Trust)
-    args = parser.parse_args(argv)
+    made.add_argument("--without", type=int, nargs="+", default=[], metavar="SEED", help=words)
+    made.add_argument("--out", type=Path, metavar="FILE", help="instead of standard output")
+    made.add_argument("--step", default="best", help="of a run: a number, best (default) or last")
+    add_model(made)
+    made.add_argument("--trust", action=Trust)
+    args = made.parse_args(argv)
     from zo.run.results.predict import UNUSABLE, predict  # here, so that --help answers at once
 
     try:

@@ -12,41 +12,31 @@ have the run's own bits where noise backend, dtype and processor are the same, a
 step's weights, so that `replay` can tell.
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zo.extras import Trust, alias, missing
+from zo.extras import Trust, add_model, alias, missing, parser
 from zo.record.trajectory import Trajectory, TrajectoryError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
-    parser = argparse.ArgumentParser(
-        "zo trajectory",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    made = parser("trajectory", __doc__)
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     info = commands.add_parser("info", help="what a trajectory holds")
     replay = commands.add_parser("replay", help="write the weights of a step")
     for command in (info, replay):
         command.add_argument("run", type=Path, help="a run's directory, or a trajectory file")
         command.add_argument("--trust", action=Trust)
     replay.add_argument("--to", required=True, metavar="STEP", help="a number, best or last")
-    replay.add_argument(
-        "--out", required=True, type=Path, metavar="DIR", help="made; must be empty"
-    )
-    replay.add_argument(
-        "--model", metavar="PATH", help="where the base model is, if not where it was"
-    )
-    replay.add_argument(
-        "--method", metavar="FILE:CLASS", help="the method's file, which is run, if it is not zo's"
-    )
-    replay.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    args = parser.parse_args(argv)
+    words = "made; must be empty"
+    replay.add_argument("--out", required=True, type=Path, metavar="DIR", help=words)
+    words = "the method's file, which is run, if it is not zo's"
+    replay.add_argument("--method", metavar="FILE:CLASS", help=words)
+    add_model(replay)
+    args = made.parse_args(argv)
     address, given = getattr(args, "method", None), None
     try:
         if address is not None:

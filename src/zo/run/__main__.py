@@ -7,31 +7,26 @@ Exit status: 0 the run has ended (a collapse is an end), 1 it failed (error.txt)
 cannot be used, 75 another process holds the run, 143 it was stopped by a signal and has saved, 130 the same by Ctrl-C.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from zo.extras import Trust, alias
+from zo.extras import Trust, alias, parser
 from zo.run import signals
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; see the module."""
-    parser = argparse.ArgumentParser(
-        "zo resume",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("directory", type=Path, help="a run's directory, with its config.yaml")
-    parser.add_argument("--device", help="auto, cpu, cuda or cuda:N instead of the frozen one")
-    parser.add_argument("--threads", type=int, help="CPU threads instead of the frozen number")
-    parser.add_argument("--trust", action=Trust)
+    made = parser("resume", __doc__)
+    made.add_argument("directory", type=Path, help="a run's directory, with its config.yaml")
+    made.add_argument("--device", help="auto, cpu, cuda or cuda:N instead of the frozen one")
+    made.add_argument("--threads", type=int, help="CPU threads instead of the frozen number")
+    made.add_argument("--trust", action=Trust)
     given = sys.argv[1:] if argv is None else list(argv)
     if given[:1] == ["log"]:
         return log(given[1:])
-    args = parser.parse_args(given)
+    args = made.parse_args(given)
     from zo.run.command import make  # here, so that --help and Ctrl-C need not wait for imports
     from zo.run.store.directory import DirectoryError, load
 
@@ -58,13 +53,11 @@ def command(argv: Sequence[str]) -> NoReturn:
 
 def log(argv: Sequence[str]) -> int:
     """Writes W&B's file of runs that have ended; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        "zo log",
-        description="Write W&B's offline file of runs that ended without one, from metrics.jsonl.",
-    )
-    parser.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="of a run")
-    parser.add_argument("--trust", action=Trust)
-    directories: list[Path] = parser.parse_args(argv).directories
+    words = "Write W&B's offline file of runs that ended without one, from metrics.jsonl."
+    made = parser("log", words)
+    made.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="of a run")
+    made.add_argument("--trust", action=Trust)
+    directories: list[Path] = made.parse_args(argv).directories
     from zo.run.logs.tracking import log_again
     from zo.run.store.directory import DirectoryError
     from zo.run.store.lock import LockedError

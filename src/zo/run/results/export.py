@@ -92,11 +92,7 @@ def replay(
     model: str | None = None,
     device: str = "auto",
 ) -> None:
-    """Writes the model that a trajectory leads to.
-
-    Raises:
-        ExportError, TrajectoryError, ModelError: If that cannot be had.
-    """
+    """Writes the model that a trajectory leads to; arguments and errors are those of `export`."""
     _check_out(out)
     _write(_replayed(found, run, to, model, device), out, merge=False)
 
