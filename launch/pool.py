@@ -32,19 +32,13 @@ BUSY_S, BUSY_LIMIT_S = 10.0, 600.0
 
 @dataclass
 class Pool:
-    """Runs that are to be made here.
+    """Runs that are to be made here."""
 
-    Attributes:
-        directories: Of the runs, frozen.
-        slots: As many runs at once; the variables of each, as {"CUDA_VISIBLE_DEVICES": "1"}.
-        codes: Exit status of every run that ended.
-        signals: What this process was sent.
-    """
-
-    directories: Sequence[Path]
+    directories: Sequence[Path]  # Of the runs, frozen
+    # As many runs at once; the variables of each, as {"CUDA_VISIBLE_DEVICES": "1"}
     slots: Sequence[Mapping[str, str]]
-    codes: dict[Path, int] = field(default_factory=dict)
-    signals: list[int] = field(default_factory=list)
+    codes: dict[Path, int] = field(default_factory=dict)  # Exit status of every run that ended
+    signals: list[int] = field(default_factory=list)  # What this process was sent
 
     def __post_init__(self) -> None:
         self._waiting = dict.fromkeys(self.directories, 0.0)  # until when

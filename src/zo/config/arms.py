@@ -80,22 +80,14 @@ class Arm:
 
 @dataclass(frozen=True)
 class Staged:
-    """A sweep at one of its stages.
+    """A sweep at one of its stages."""
 
-    Attributes:
-        name: Of its runs' sweep.
-        typed: What chooses it.
-        of: Names of the stages before it, whose runs choose its settings.
-        best: How many settings each line takes from there.
-        sweeper: What it asks for.
-        only: Of some lines the values of parameters that they have.
-    """
-
-    name: str
-    typed: str
-    of: tuple[str, ...]
-    best: int
-    sweeper: SweeperConfig
+    name: str  # Of its runs' sweep
+    typed: str  # What chooses it
+    of: tuple[str, ...]  # Names of the stages before it, whose runs choose its settings
+    best: int  # How many settings each line takes from there
+    sweeper: SweeperConfig  # What it asks for
+    # Of some lines the values of parameters that they have
     only: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
 
 

@@ -19,17 +19,11 @@ MOST_OF_A_METHOD = {**dict.fromkeys(("k", "m", "rank"), 1024), "n": 65536}
 
 
 class Problem(NamedTuple):
-    """A configured value that cannot be run.
+    """A configured value that cannot be run."""
 
-    Attributes:
-        key: Dotted key, as typed on the command line.
-        value: What it is; `...` if the problem is not one of a value.
-        right: What would be right.
-    """
-
-    key: str
-    value: Any
-    right: str
+    key: str  # Dotted key, as typed on the command line
+    value: Any  # What it is; `...` if the problem is not one of a value
+    right: str  # What would be right
 
     def __str__(self) -> str:
         if self.value is ...:

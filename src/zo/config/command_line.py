@@ -55,28 +55,18 @@ BLANKS_COUNT = ("task.candidates", "task.label_words")
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What a command line asks for, composed and checked.
+    """What a command line asks for, composed and checked."""
 
-    Attributes:
-        overrides: As typed.
-        multirun: Whether it asks for several runs, with `-m` or in its sweep's file.
-        sweep: Name of its sweep's file, with its stage if there is another one behind it.
-        sweeper: What that file asks for at this stage.
-        launcher: The option of hydra/launcher, and its settings.
-        cells: The runs in order, each with the line that it is of, if the sweep has lines.
-        typed_sweeps: Keys that were typed with several values.
-        estimate: Whether memory and time are asked for, and no run.
-        gpu: GiB of the GPU that the estimate is compared with, typed as `--estimate gpu=24`.
-    """
-
-    overrides: tuple[str, ...]
-    multirun: bool
-    sweep: str | None
-    sweeper: SweeperConfig
-    launcher: tuple[str, Any]
+    overrides: tuple[str, ...]  # As typed
+    multirun: bool  # Whether it asks for several runs, with `-m` or in its sweep's file
+    sweep: str | None  # Name of its sweep's file, with its stage if there is another one behind it
+    sweeper: SweeperConfig  # What that file asks for at this stage
+    launcher: tuple[str, Any]  # The option of hydra/launcher, and its settings
+    # The runs in order, each with the line that it is of, if the sweep has lines
     cells: list[tuple[RunConfig, Arm | None]]
-    typed_sweeps: tuple[str, ...] = ()
-    estimate: bool = False
+    typed_sweeps: tuple[str, ...] = ()  # Keys that were typed with several values
+    estimate: bool = False  # Whether memory and time are asked for, and no run
+    # GiB of the GPU that the estimate is compared with, typed as `--estimate gpu=24`
     gpu: float | None = None
 
     @property

@@ -30,22 +30,14 @@ DEQUANTISED = ("fp8", "mxfp4")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model in evaluation mode and its tokenizer, which has a pad token.
+    """A model in evaluation mode and its tokenizer, which has a pad token."""
 
-    Attributes:
-        model: As transformers returns it.
-        tokenizer: Of the model.
-        notes: Sentences for the log about the weights.
-        kind: `decoder` or `masked`.
-        adapter: peft's model, if it has an adapter of peft's.
-        rewritten: Name of a weight that the model's first forward pass changed, as RWKV's does; else None.
-    """
-
-    model: Any
-    tokenizer: Any
-    notes: tuple[str, ...] = ()
-    kind: str = "decoder"
-    adapter: Any = None
+    model: Any  # As transformers returns it
+    tokenizer: Any  # Of the model
+    notes: tuple[str, ...] = ()  # Sentences for the log about the weights
+    kind: str = "decoder"  # `decoder` or `masked`
+    adapter: Any = None  # peft's model, if it has an adapter of peft's
+    # Name of a weight that the model's first forward pass changed, as RWKV's does; else None
     rewritten: str | None = None
 
 

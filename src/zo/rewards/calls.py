@@ -40,25 +40,16 @@ NOT_SHOWN = (Path(__file__).parent, Path(asyncio.__file__).parent)
 
 
 class Request(NamedTuple):
-    """Texts to be rated.
+    """Texts to be rated."""
 
-    Attributes:
-        prompts: Their prompts as text.
-        messages: Their prompts as lists of messages; None if prompts are not conversations.
-        texts: What the model wrote.
-        completion_ids: Its tokens.
-        columns: Column -> a value for each text.
-        references: Right answers of each text; may be empty.
-        state: `trainer_state`, such as `global_step`.
-    """
-
-    prompts: list[str]
+    prompts: list[str]  # Their prompts as text
+    # Their prompts as lists of messages; None if prompts are not conversations
     messages: list[Any] | None
-    texts: list[str]
-    completion_ids: list[list[int]]
-    columns: dict[str, list[Any]]
-    references: list[list[str]]
-    state: dict[str, Any]
+    texts: list[str]  # What the model wrote
+    completion_ids: list[list[int]]  # Its tokens
+    columns: dict[str, list[Any]]  # Column -> a value for each text
+    references: list[list[str]]  # Right answers of each text; may be empty
+    state: dict[str, Any]  # `trainer_state`, such as `global_step`
 
     def alone(self, i: int) -> Request:
         """Returns the request for one of the texts."""

@@ -51,40 +51,27 @@ PIECE = 1 << 16
 
 @dataclass(frozen=True)
 class Setup:
-    """Settings of graders.
+    """Settings of graders."""
 
-    Attributes:
-        functions: Addresses, `module:function` or `file.py:function`, or a grader's name.
-        columns: Columns of the data.
-        options: Of `reasoning_gym`: the task's `name` and `options`.
-        timeout: Seconds that a call may take.
-        memory_gib: Data memory of each process, GiB.
-        sandbox: Whether graders are sandboxed, see `zo.rewards.confine`.
-        path: Where modules are imported from.
-    """
-
+    # Addresses, `module:function` or `file.py:function`, or a grader's name
     functions: Sequence[str]
-    columns: Sequence[str] = ()
+    columns: Sequence[str] = ()  # Columns of the data
+    # Of `reasoning_gym`: the task's `name` and `options`
     options: dict[str, Any] = field(default_factory=dict)
-    timeout: float = 10.0
-    memory_gib: float = 4.0
-    sandbox: bool = True
+    timeout: float = 10.0  # Seconds that a call may take
+    memory_gib: float = 4.0  # Data memory of each process, GiB
+    sandbox: bool = True  # Whether graders are sandboxed, see `zo.rewards.confine`
+    # Where modules are imported from
     path: Sequence[str] = field(default_factory=lambda: [p or os.getcwd() for p in sys.path])
 
 
 @dataclass(frozen=True)
 class Task:
-    """A call of one function.
+    """A call of one function."""
 
-    Attributes:
-        function: Its index.
-        request: The texts; None: only start a grader.
-        limit_s: Seconds that the call may take.
-    """
-
-    function: int
-    request: Request | None
-    limit_s: float
+    function: int  # Its index
+    request: Request | None  # The texts; None: only start a grader
+    limit_s: float  # Seconds that the call may take
 
 
 class Pool:

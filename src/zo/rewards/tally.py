@@ -18,46 +18,29 @@ MOST_EVENTS = 20
 
 @dataclass(frozen=True)
 class Failure:
-    """A text that a function could not rate.
+    """A text that a function could not rate."""
 
-    Attributes:
-        index: Of the text in its request.
-        function: Name.
-        kind: `hang`, `exit`, `raise`, `memory`, `length` or `value`.
-        said: The reason.
-        traceback: Of its exception; may be empty.
-    """
-
-    index: int
-    function: str
-    kind: str
-    said: str
-    traceback: str = ""
+    index: int  # Of the text in its request
+    function: str  # Name
+    kind: str  # `hang`, `exit`, `raise`, `memory`, `length` or `value`
+    said: str  # The reason
+    traceback: str = ""  # Of its exception; may be empty
 
 
 @dataclass
 class Ratings:
-    """Ratings of some texts.
+    """Ratings of some texts."""
 
-    Attributes:
-        totals: Reward of each text; None if no function rates it.
-        values: Function's name -> its unweighted number for each text; None if it gave none.
-        failures: Texts that a function could not rate.
-        extra: Column -> logged value of each text.
-        metrics: Name -> numbers that functions logged.
-        printed: What functions printed.
-        left: Processes that functions left behind, which were killed.
-        dropped: Logged metrics that are no finite numbers, and are left out.
-    """
-
-    totals: list[float | None]
+    totals: list[float | None]  # Reward of each text; None if no function rates it
+    # Function's name -> its unweighted number for each text; None if it gave none
     values: dict[str, list[float | None]] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
-    extra: dict[str, list[Any]] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)  # Texts that a function could not rate
+    extra: dict[str, list[Any]] = field(default_factory=dict)  # Column -> logged value of each text
+    # Name -> numbers that functions logged
     metrics: dict[str, list[float]] = field(default_factory=dict)
-    printed: list[str] = field(default_factory=list)
-    left: int = 0
-    dropped: int = 0
+    printed: list[str] = field(default_factory=list)  # What functions printed
+    left: int = 0  # Processes that functions left behind, which were killed
+    dropped: int = 0  # Logged metrics that are no finite numbers, and are left out
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -71,29 +54,20 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 @dataclass
 class Tally:
-    """Sums over the texts of a step, in this process or in all.
+    """Sums over the texts of a step, in this process or in all."""
 
-    Attributes:
-        texts: Their number.
-        tokens: Generated tokens.
-        truncated: Texts that `task.max_new_tokens` cut.
-        unrated: Texts that no function rates.
-        values: Function's name -> its numbers.
-        metrics: Name -> numbers that functions logged.
-        counts: Kind of failure -> its number; `printed`, `left` and `dropped` count calls, processes and metrics.
-        events: Failures as rows of a log.
-        printed: The first thing that a function printed.
-    """
-
-    texts: int = 0
-    tokens: int = 0
-    truncated: int = 0
-    unrated: int = 0
-    values: dict[str, list[float]] = field(default_factory=dict)
+    texts: int = 0  # Their number
+    tokens: int = 0  # Generated tokens
+    truncated: int = 0  # Texts that `task.max_new_tokens` cut
+    unrated: int = 0  # Texts that no function rates
+    values: dict[str, list[float]] = field(default_factory=dict)  # Function's name -> its numbers
+    # Name -> numbers that functions logged
     metrics: dict[str, list[float]] = field(default_factory=dict)
+    # Kind of failure -> its number; `printed`, `left` and `dropped` count calls, processes and
+    # metrics
     counts: Counter[str] = field(default_factory=Counter)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    printed: str = ""
+    events: list[dict[str, Any]] = field(default_factory=list)  # Failures as rows of a log
+    printed: str = ""  # The first thing that a function printed
 
     def see(
         self,

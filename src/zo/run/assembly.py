@@ -56,23 +56,14 @@ class DeviceError(ValueError):
 
 @dataclass
 class Assembly:
-    """What a run moves, and what moves it.
+    """What a run moves, and what moves it."""
 
-    Attributes:
-        device: Of the weights.
-        loaded: Model and tokenizer.
-        params: θ, the model's trainable tensors.
-        method: At step 0; None in a run without steps.
-        base: Hash of θ at step 0, and of what is not trained.
-        drift: Says how far θ is from that at step 0.
-    """
-
-    device: torch.device
-    loaded: Loaded
-    params: ParameterSpace
-    method: ZOOptimizer | None
-    base: str
-    drift: Drift
+    device: torch.device  # Of the weights
+    loaded: Loaded  # Model and tokenizer
+    params: ParameterSpace  # θ, the model's trainable tensors
+    method: ZOOptimizer | None  # At step 0; None in a run without steps
+    base: str  # Hash of θ at step 0, and of what is not trained
+    drift: Drift  # Says how far θ is from that at step 0
 
     @classmethod
     def of(cls, cfg: RunConfig, scratch: Path | None = None) -> Assembly:
@@ -136,19 +127,12 @@ class Assembly:
 
 @dataclass
 class Also:
-    """A task that evaluations score beside the run's own: what the model learnt before, and should not lose.
+    """A task that evaluations score beside the run's own: what the model learnt before, and should not lose."""
 
-    Attributes:
-        name: Of the task.
-        examples: Its validation split.
-        evaluator: Scores them with the model that is trained.
-        digest: Of the examples.
-    """
-
-    name: str
-    examples: list[Encoded]
-    evaluator: Scorer
-    digest: str
+    name: str  # Of the task
+    examples: list[Encoded]  # Its validation split
+    evaluator: Scorer  # Scores them with the model that is trained
+    digest: str  # Of the examples
 
     @classmethod
     def open(cls, cfg: RunConfig, loaded: Loaded, processes: Processes) -> Also:
@@ -173,39 +157,24 @@ class Also:
 
 @dataclass
 class Session:
-    """What a run works with: data as tokens, scorer, θ and optimizer.
+    """What a run works with: data as tokens, scorer, θ and optimizer."""
 
-    Attributes:
-        train: Examples of the mini-batches.
-        validation: Examples that choose the best step.
-        test: Examples that the best step is reported on.
-        task: Complete.
-        examples: Validation and test examples before they were tokens.
-        scorer: Computes losses.
-        evaluator: Computes predictions: the scorer, or a baseline.
-        assembly: Model, θ and optimizer.
-        read: See `zo.run.store.directory.Inputs`.
-        notes: What a person should know of data and model, one sentence each.
-        processes: That divide forward passes and evaluations.
-        shards: Parts of a mini-batch.
-        also: See `Also`; None without another task.
-        shared: What earlier runs left.
-    """
-
-    train: list[Encoded]
-    validation: list[Encoded]
-    test: list[Encoded]
-    task: TaskConfig
-    examples: dict[str, list[Example]]
-    scorer: Scorer
-    evaluator: Evaluator
-    assembly: Assembly
-    read: dict[str, str]
+    train: list[Encoded]  # Examples of the mini-batches
+    validation: list[Encoded]  # Examples that choose the best step
+    test: list[Encoded]  # Examples that the best step is reported on
+    task: TaskConfig  # Complete
+    examples: dict[str, list[Example]]  # Validation and test examples before they were tokens
+    scorer: Scorer  # Computes losses
+    evaluator: Evaluator  # Computes predictions: the scorer, or a baseline
+    assembly: Assembly  # Model, θ and optimizer
+    read: dict[str, str]  # See `zo.run.store.directory.Inputs`
+    # What a person should know of data and model, one sentence each
     notes: list[str] = field(default_factory=list)
+    # That divide forward passes and evaluations
     processes: Processes = field(default_factory=Processes)
-    shards: int = 1
-    also: Also | None = None
-    shared: Shared = field(default_factory=Shared)
+    shards: int = 1  # Parts of a mini-batch
+    also: Also | None = None  # See `Also`; None without another task
+    shared: Shared = field(default_factory=Shared)  # What earlier runs left
 
     @classmethod
     def open(

@@ -13,19 +13,13 @@ from zo.weights.space import ParameterSpace
 
 @dataclass
 class BatchLoss(Loss):
-    """The loss of one mini-batch at the current θ, as a number and with its gradient.
-
-    Attributes:
-        scorer: What computes it.
-        batch: The mini-batch, built once for all forward passes of a step.
-        params: θ, which takes the time.
-    """
+    """The loss of one mini-batch at the current θ, as a number and with its gradient."""
 
     branched = True
 
-    scorer: Any
-    batch: Any
-    params: ParameterSpace
+    scorer: Any  # What computes it
+    batch: Any  # The mini-batch, built once for all forward passes of a step
+    params: ParameterSpace  # θ, which takes the time
 
     def __call__(self) -> float:
         """Returns the loss, without a gradient."""

@@ -19,17 +19,11 @@ TIMES = ("step", "forward", "perturb")
 
 @dataclass
 class Best:
-    """The first evaluation with the best value on the validation split so far.
+    """The first evaluation with the best value on the validation split so far."""
 
-    Attributes:
-        row: Of its step; empty before the first evaluation.
-        measure: Of the values.
-        evaluations_since: Evaluations after it.
-    """
-
-    row: Row = field(default_factory=dict)
-    measure: Measure = NAMED["accuracy"]
-    evaluations_since: int = 0
+    row: Row = field(default_factory=dict)  # Of its step; empty before the first evaluation
+    measure: Measure = NAMED["accuracy"]  # Of the values
+    evaluations_since: int = 0  # Evaluations after it
 
     def see(self, row: Row) -> None:
         """Takes note of a row's evaluation, if it has one; only a new best is tested."""
@@ -83,26 +77,17 @@ class Best:
 
 @dataclass
 class Totals:
-    """What a run adds up over its steps, and goes on with after an interruption.
+    """What a run adds up over its steps, and goes on with after an interruption."""
 
-    Attributes:
-        made: Steps.
-        ties: Of them, those whose losses were all equal; None where the objective has a gradient.
-        tied: Of them, the last ones without a step between.
-        forwards: Forward passes.
-        best: See `Best`.
-        seconds: Of all steps and evaluations.
-        peak_gib: Largest memory at an evaluation.
-        times: Seconds of every step, of its forward passes, and of its passes over the weights.
-    """
-
-    made: int = 0
+    made: int = 0  # Steps
+    # Of them, those whose losses were all equal; None where the objective has a gradient
     ties: int | None = None
-    tied: int = 0
-    forwards: int = 0
-    best: Best = field(default_factory=Best)
-    seconds: float = 0.0
-    peak_gib: float = 0.0
+    tied: int = 0  # Of them, the last ones without a step between
+    forwards: int = 0  # Forward passes
+    best: Best = field(default_factory=Best)  # See `Best`
+    seconds: float = 0.0  # Of all steps and evaluations
+    peak_gib: float = 0.0  # Largest memory at an evaluation
+    # Seconds of every step, of its forward passes, and of its passes over the weights
     times: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in TIMES})
 
     @classmethod

@@ -104,19 +104,13 @@ def load_splits(task: TaskConfig, all_columns: bool = False) -> Splits:
 
 @dataclass(frozen=True)
 class FileExamples:
-    """Every row of a file as an example.
+    """Every row of a file as an example."""
 
-    Attributes:
-        examples: In the order of the file; their labels are 0 if the file has none.
-        answered: Whether the file has labels or completions.
-        task: The task to tokenize the examples with: without completions, a task of prompts.
-        notes: Sentences about the file.
-    """
-
-    examples: list[Example]
-    answered: bool
+    examples: list[Example]  # In the order of the file; their labels are 0 if the file has none
+    answered: bool  # Whether the file has labels or completions
+    # The task to tokenize the examples with: without completions, a task of prompts
     task: TaskConfig
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  # Sentences about the file
 
 
 def load_file(task: TaskConfig, file: Path) -> FileExamples:

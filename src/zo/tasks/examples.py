@@ -11,18 +11,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Example:
-    """The columns of one row that the templates need, and the index of its true candidate.
+    """The columns of one row that the templates need, and the index of its true candidate."""
 
-    Attributes:
-        fields: Column -> value.
-        label: Index of the true candidate.
-        row: Number in its file, from 0.
-        columns: All columns of the row, if a reward function gets them.
-    """
-
-    fields: dict[str, Any]
-    label: int
-    row: int = 0
+    fields: dict[str, Any]  # Column -> value
+    label: int  # Index of the true candidate
+    row: int = 0  # Number in its file, from 0
+    # All columns of the row, if a reward function gets them
     columns: dict[str, Any] = field(default_factory=dict)
 
 

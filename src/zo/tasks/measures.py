@@ -12,17 +12,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure of an evaluation.
+    """A measure of an evaluation."""
 
-    Attributes:
-        name: Part of the logged keys, as in ``eval/val_accuracy``.
-        fraction: Whether it is a fraction, shown in percent.
-        lower: Whether a smaller value is better.
-    """
-
-    name: str
-    fraction: bool = True
-    lower: bool = False
+    name: str  # Part of the logged keys, as in ``eval/val_accuracy``
+    fraction: bool = True  # Whether it is a fraction, shown in percent
+    lower: bool = False  # Whether a smaller value is better
 
     def better(self, value: float, best: float) -> bool:
         """Returns whether a value is better than the best so far."""

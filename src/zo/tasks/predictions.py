@@ -19,13 +19,9 @@ MOST_CLASSES = 5
 
 @dataclass(frozen=True)
 class Confusion:
-    """Confusion matrix.
+    """Confusion matrix."""
 
-    Attributes:
-        counts: `counts[i][j]` examples of class i were predicted as class j.
-    """
-
-    counts: list[list[int]]
+    counts: list[list[int]]  # `counts[i][j]` examples of class i were predicted as class j
 
     @classmethod
     def of(cls, labels: Iterable[int], predictions: Iterable[int], classes: int) -> Confusion:

@@ -13,36 +13,26 @@ from zo.tasks.templates import columns, fill, is_text, shown
 
 @dataclass(frozen=True)
 class Encoded:
-    """One example as token ids.
+    """One example as token ids."""
 
-    Attributes:
-        prompt_ids: the prompt with the tokenizer's special tokens; never empty.
-        candidate_ids: per candidate, the tokens that follow the prompt or fill its mask; never empty.
-        label: index of the true candidate.
-        mask_at: position of the mask in `prompt_ids`; None: candidates follow the prompt.
-        cut: tokens that the prompt lost to ``task.max_length``.
-        accepted: indices of all right candidates; empty: only `label`.
-        prompt: the prompt's text, if text is generated.
-        references: right answers, for measures of generated text.
-        row: number in its file, from 0.
-        messages: the prompt as a conversation, if it is one.
-        columns: of the row, if a reward function gets them.
-        trained: which tokens of the only candidate are of the assistant's messages; empty: all of every candidate.
-        reference: of a pair, the log-probability of the first answer minus that of the second, by the reference.
-    """
-
-    prompt_ids: list[int]
+    prompt_ids: list[int]  # the prompt with the tokenizer's special tokens; never empty
+    # Per candidate, the tokens that follow the prompt or fill its mask; never empty
     candidate_ids: list[list[int]]
-    label: int
+    label: int  # index of the true candidate
+    # Position of the mask in `prompt_ids`; None: candidates follow the prompt
     mask_at: int | None = None
-    cut: int = 0
-    accepted: tuple[int, ...] = ()
-    prompt: str = ""
-    references: tuple[str, ...] = ()
-    row: int = 0
-    messages: list[dict[str, Any]] | None = None
+    cut: int = 0  # tokens that the prompt lost to ``task.max_length``
+    accepted: tuple[int, ...] = ()  # indices of all right candidates; empty: only `label`
+    prompt: str = ""  # the prompt's text, if text is generated
+    references: tuple[str, ...] = ()  # right answers, for measures of generated text
+    row: int = 0  # number in its file, from 0
+    messages: list[dict[str, Any]] | None = None  # the prompt as a conversation, if it is one
+    # Of the row, if a reward function gets them
     columns: dict[str, Any] = field(default_factory=dict)
+    # Which tokens of the only candidate are of the assistant's messages; empty: all of every
+    # candidate
     trained: tuple[bool, ...] = ()
+    # Of a pair, the log-probability of the first answer minus that of the second, by the reference
     reference: float | None = None
 
     @property

@@ -73,27 +73,18 @@ class Written(float):
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a split.
+    """Rows of a split."""
 
-    Attributes:
-        names: Of the columns.
-        indices: Of the rows in their file, from 0.
-        cells: Function from a column's name and row numbers to the values.
-        classes: Column of class numbers -> names of the classes, if the data have them.
-        notes: Sentences about the file.
-        nothing: Text of a cell without a value in a template; None: an error.
-        source: Its file, or its split and data set, as messages name it.
-        parts: The rows of each file, if there are several.
-    """
-
-    names: Sequence[str]
-    indices: np.ndarray
+    names: Sequence[str]  # Of the columns
+    indices: np.ndarray  # Of the rows in their file, from 0
+    # Function from a column's name and row numbers to the values
     cells: Callable[[str, np.ndarray], list[Any]]
+    # Column of class numbers -> names of the classes, if the data have them
     classes: Mapping[str, list[str]] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    nothing: str | None = None
-    source: str = "the data"
-    parts: Sequence[Rows] = ()
+    notes: Sequence[str] = ()  # Sentences about the file
+    nothing: str | None = None  # Text of a cell without a value in a template; None: an error
+    source: str = "the data"  # Its file, or its split and data set, as messages name it
+    parts: Sequence[Rows] = ()  # The rows of each file, if there are several
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -52,24 +52,16 @@ Plan: TypeAlias = list[tuple[list[int], list[list[int]]]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of a split.
+    """Scores of a split."""
 
-    Attributes:
-        loss: Mean of what is minimised, in nats.
-        value: Of the reported measure.
-        predictions: One per example; empty if no candidates are compared.
-        measure: The reported measure.
-        probabilities: Of the predictions: the softmax over an example's candidates.
-        more: Name -> another number that is logged.
-        losses: Of each example, in nats; empty if candidates are compared.
-    """
-
-    loss: float
-    value: float
-    predictions: list[int]
-    measure: Measure = NAMED["accuracy"]
+    loss: float  # Mean of what is minimised, in nats
+    value: float  # Of the reported measure
+    predictions: list[int]  # One per example; empty if no candidates are compared
+    measure: Measure = NAMED["accuracy"]  # The reported measure
+    # Of the predictions: the softmax over an example's candidates
     probabilities: list[float] = field(default_factory=list)
-    more: dict[str, float] = field(default_factory=dict)
+    more: dict[str, float] = field(default_factory=dict)  # Name -> another number that is logged
+    # Of each example, in nats; empty if candidates are compared
     losses: list[float] = field(default_factory=list)
 
 

@@ -36,17 +36,11 @@ TRIED = 3
 
 @dataclass(frozen=True)
 class Written:
-    """A completion.
+    """A completion."""
 
-    Attributes:
-        text: Without its end token or stop.
-        ids: Its tokens, with the end token.
-        truncated: Whether `max_new_tokens` came before an end.
-    """
-
-    text: str
-    ids: list[int]
-    truncated: bool
+    text: str  # Without its end token or stop
+    ids: list[int]  # Its tokens, with the end token
+    truncated: bool  # Whether `max_new_tokens` came before an end
 
 
 class Generator:

@@ -20,18 +20,12 @@ Columns: TypeAlias = dict[int, list[tuple[int, list[int]]]]
 
 
 class Texts(NamedTuple):
-    """The part of an example in a row.
+    """The part of an example in a row."""
 
-    Attributes:
-        row: The row.
-        example: The example.
-        chosen: Its candidates in the row; empty for a masked model.
-        columns: Of the prompt's tokens, and of each chosen candidate's tokens without the last one.
-    """
-
-    row: int
-    example: int
-    chosen: list[int]
+    row: int  # The row
+    example: int  # The example
+    chosen: list[int]  # Its candidates in the row; empty for a masked model
+    # Of the prompt's tokens, and of each chosen candidate's tokens without the last one
     columns: list[list[int]]
 
 

@@ -20,32 +20,22 @@ from zo.noise.philox import WORD_BITS, counter, philox
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of sampling.
+    """Settings of sampling."""
 
-    Attributes:
-        temperature: Logits are divided by it, > 0.
-        top_p: Nucleus sampling: total probability of the smallest set of tokens to sample from, in (0, 1].
-        seed: Of the run.
-    """
-
-    temperature: float
+    temperature: float  # Logits are divided by it, > 0
+    # Nucleus sampling: total probability of the smallest set of tokens to sample from, in (0, 1]
     top_p: float
-    seed: int
+    seed: int  # Of the run
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of a batch of completions.
+    """The random numbers of a batch of completions."""
 
-    Attributes:
-        sampling: Settings.
-        step: Optimizer step; None for evaluations, whose numbers are the same at every step.
-        samples: For each text, its number among the samples of its prompt.
-    """
-
-    sampling: Sampling
+    sampling: Sampling  # Settings
+    # Optimizer step; None for evaluations, whose numbers are the same at every step
     step: int | None
-    samples: Sequence[int]
+    samples: Sequence[int]  # For each text, its number among the samples of its prompt
 
     def uniforms(self, prompts: Sequence[int], count: int) -> np.ndarray:
         """Returns a number in (0, 1) for each text and position, (texts, count), float64.

@@ -66,17 +66,11 @@ class MeasureRater:
 
 @dataclass(frozen=True)
 class Decoding:
-    """Settings of decoding; greedy by default.
+    """Settings of decoding; greedy by default."""
 
-    Attributes:
-        sampling: Of a step's completions; None: greedy.
-        samples: Completions per prompt and step.
-        eval_samples: Sampled completions per prompt in evaluations; 1: none.
-    """
-
-    sampling: Sampling | None = None
-    samples: int = 1
-    eval_samples: int = 1
+    sampling: Sampling | None = None  # Of a step's completions; None: greedy
+    samples: int = 1  # Completions per prompt and step
+    eval_samples: int = 1  # Sampled completions per prompt in evaluations; 1: none
 
 
 class TextScorer:

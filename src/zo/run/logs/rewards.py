@@ -66,21 +66,13 @@ def sample_lines(samples: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 @dataclass
 class RewardLog:
-    """Collects what a scorer of texts tallies.
+    """Collects what a scorer of texts tallies."""
 
-    Attributes:
-        scorer: Of the run's steps.
-        processes: That divide them.
-        texts: Where texts are written; None on processes that write nothing.
-        say: Prints a line.
-        said: What is printed once, and was.
-    """
-
-    scorer: TextScorer
-    processes: Processes
-    texts: TextLog | None
-    say: Callable[[str], None]
-    said: set[str] = field(default_factory=set)
+    scorer: TextScorer  # Of the run's steps
+    processes: Processes  # That divide them
+    texts: TextLog | None  # Where texts are written; None on processes that write nothing
+    say: Callable[[str], None]  # Prints a line
+    said: set[str] = field(default_factory=set)  # What is printed once, and was
 
     def of_step(self, step: int, losses: Sequence[float]) -> Row:
         """Returns what the step's row has of rewards."""

@@ -44,19 +44,12 @@ UNUSABLE = (ExportError, TrajectoryError, ModelError, DirectoryError, DeviceErro
 
 @dataclass(frozen=True)
 class Reached:
-    """A run's model after a step.
+    """A run's model after a step."""
 
-    Attributes:
-        cfg: Of the run.
-        assembly: At the step.
-        step: Its number.
-        run: The run's directory, if there is one.
-    """
-
-    cfg: RunConfig
-    assembly: Assembly
-    step: int
-    run: Path | None
+    cfg: RunConfig  # Of the run
+    assembly: Assembly  # At the step
+    step: int  # Its number
+    run: Path | None  # The run's directory, if there is one
 
 
 def export(
