@@ -143,41 +143,40 @@ def test_frozen_blocks_of_encoder_and_decoder_are_computed_once(pattern, once):
     }
 
 
-@pytest.mark.parametrize(
-    ("bits", "name", "restore"),
-    rotated([None, "int8", "int4", "nf4"], ["lora", "ia3"], ["streamed", "merged", "snapshot"]),
-)
-def test_adapters_of_some_layers_and_quantised_weights(bits, name, restore):
-    def make():
-        base = quantised(bits) if bits else MODELS["llama"]()
-        return adapted(base, name, layers="last:1").model
-
-    (losses, calls), (plain, _) = steps_with_and_without(make, restore=restore, eps=1e-2)
-    assert losses == plain
-    assert [calls[path] for path in sorted(calls)] == [3, 6]
+def adapter(bits, name):
+    base = quantised(bits) if bits else MODELS["llama"]()
+    return adapted(base, name, layers="last:1").model
 
 
-@pytest.mark.parametrize("restore", ["streamed", "merged"])
-def test_parts_of_a_mini_batch_are_each_computed_once(restore):
-    (losses, calls), (plain, _) = steps_with_and_without(
-        lambda: train_only(llama(), LAST), restore=restore, shards=2
-    )
-    assert losses == plain
-    assert [calls[path] for path in sorted(calls)] == [6, 12]
-
-
-def test_offloaded_frozen_blocks_are_computed_once(tmp_path):
-    def make():
-        model = train_only(opt(num_hidden_layers=3), r"layers\.2\.")
-        zo.offload(
-            model, "disk", device="cpu", directory=tmp_path / str(len([*tmp_path.iterdir()]))
+OTHERS = [
+    *(
+        (partial(adapter, bits, name), restore, {"eps": 1e-2})
+        for bits, name, restore in rotated(
+            [None, "int8", "int4", "nf4"], ["lora", "ia3"], ["streamed", "merged", "snapshot"]
         )
+    ),
+    *((lambda: train_only(llama(), LAST), of, {"shards": 2}) for of in ("streamed", "merged")),
+    (lambda: train_only(opt(num_hidden_layers=3), r"layers\.2\."), "disk", {}),
+]
+
+
+@pytest.mark.parametrize(("make", "restore", "settings"), OTHERS, ids=str)
+def test_adapters_quantised_and_offloaded_weights_and_parts_of_a_mini_batch(
+    make, restore, settings, tmp_path
+):
+    def made():
+        model = make()
+        if restore == "disk":
+            directory = tmp_path / str(len([*tmp_path.iterdir()]))
+            zo.offload(model, "disk", device="cpu", directory=directory)
         return model
 
-    (losses, calls), (plain, every) = steps_with_and_without(make)
+    how = settings | {"restore": "streamed" if restore == "disk" else restore}
+    (losses, calls), (plain, every) = steps_with_and_without(made, **how)
     assert losses == plain
-    assert [calls[path] for path in sorted(calls)] == [3, 3, 6]
-    assert {*every.values()} == {6}
+    times, all_blocks = 3 * settings.get("shards", 1), sorted(every)
+    assert [calls[path] for path in all_blocks] == [times] * (len(every) - 1) + [2 * times]
+    assert {*every.values()} == {2 * times}
 
 
 def test_a_pass_that_is_broken_off_leaves_the_model_as_it_was_and_keeps_nothing():

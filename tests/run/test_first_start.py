@@ -45,7 +45,7 @@ def in_a_terminal(command: list[str], **variables: str) -> tuple[int, str]:
                 written += part
         except OSError:  # the other end is closed
             pass
-        status = process.wait(60)
+        status = process.wait(300)
     os.close(lead)
     return status, written.decode(errors="replace")
 
