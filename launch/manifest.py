@@ -47,9 +47,7 @@ CHANGING = ("run_id", "steps", "inputs", "settings", "command", "written")
 OF_METHOD = ("optimizer.", "lr=", "lr_index=", "steps=")
 """Beginnings of overrides that the untrained model does not take."""
 
-PAPER = "paper"
-"""The option of precision that takes its name from the model."""
-
+PAPER = "paper"  # The option of precision that takes its name from the model
 DIGITS = 12
 Cell = dict[str, Any]
 

@@ -21,9 +21,7 @@ from zo.config.command_line import CommandLine
 from zo.run.multirun import Multirun
 from zo.run.signals import CTRL_C
 
-LOCAL_S, SLURM_S = 5.0, 30.0
-"""Between two looks; SLURM's controller serves many users."""
-
+LOCAL_S, SLURM_S = 5.0, 30.0  # Between two looks; SLURM's controller serves many users
 GOING = ("running", "queued")
 SHOWN_FAILURES = 20
 

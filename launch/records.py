@@ -15,8 +15,7 @@ from zo.run.store.lock import holder
 
 NAME = "job.json"
 SETUP_FAILED = "hydra.launcher.setup failed"
-LAST_LINES = 3
-"""Of a job's stderr."""
+LAST_LINES = 3  # Of a job's stderr
 
 
 class QueueError(LaunchError):

@@ -22,8 +22,7 @@ SAME = (
 )
 """Keys of a profile that Submitit's SlurmExecutor calls the same."""
 
-MEM_PER_UNIT = {"mem-per-cpu", "mem-per-gpu"}
-"""Options of sbatch that exclude its mem."""
+MEM_PER_UNIT = {"mem-per-cpu", "mem-per-gpu"}  # Options of sbatch that exclude its mem
 
 TRAP = (
     """trap 'code=$?; if [ ${#BASH_SOURCE[@]} = 1 ]; then """

@@ -28,8 +28,7 @@ SEARCH_PATH = "hydra.searchpath"
 """Directories with further options: of Hydra's own settings the one that decides what a run is."""
 
 FUNCTIONS = "objective.functions"
-OWN_KEYS = ("task.options", FUNCTIONS)
-"""Mappings whose keys are the user's."""
+OWN_KEYS = ("task.options", FUNCTIONS)  # Mappings whose keys are the user's
 
 
 @cache

@@ -29,8 +29,7 @@ FILE_FORMATS = ("csv", "json", "parquet", "text")
 HUB = "hub:"
 """Beginning of what stands for the digest of a copy of a commit of the hub, which counts as that commit."""
 
-PINNED = ("model", "task")
-"""Groups whose files pin commits."""
+PINNED = ("model", "task")  # Groups whose files pin commits
 
 NAMED = {"optimizer", "objective", "adapter"}
 """Groups whose `name` says what is computed; that of another group is a label."""

@@ -17,15 +17,9 @@ from zo.config.checks import ConfigError, Problem
 from zo.extras import Trust
 from zo.optim import OPTIMIZERS
 
-ADDRESS = r"[^\s,=:'\"\[\]{}]+\.py:\w+"
-"""Regular expression of a file and a class in it."""
-
-KEY = "optimizer.code"
-"""Where the digest stands among a run's input files and in its identity."""
-
-COMMITTED = "as committed"
-"""What stands in a trajectory for code without a digest."""
-
+ADDRESS = r"[^\s,=:'\"\[\]{}]+\.py:\w+"  # Regular expression of a file and a class in it
+KEY = "optimizer.code"  # Where the digest stands among a run's input files and in its identity
+COMMITTED = "as committed"  # What stands in a trajectory for code without a digest
 PACKAGE = Path(__file__).parents[1]
 ROOMS = ("optim", "weights", "noise")
 

@@ -12,9 +12,7 @@ from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS
 
 MISSING: Any = "???"  # OmegaConf's mark of a value that has to be given
 
-NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-"""dtype -> the YAML file's name."""
-
+NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}  # dtype -> the YAML file's name
 AUTO = "auto"
 NOISES = ("torch", "philox")
 

@@ -17,8 +17,7 @@ from zo.lm.config import ModelConfig
 from zo.tasks import hub, package_files
 from zo.tasks.config import GENERATED, MISSING, TaskConfig
 
-DEFAULT = "reviews-tiny"
-"""The model of conf/config.yaml: what a run has that names no other one."""
+DEFAULT = "reviews-tiny"  # The model of conf/config.yaml: what a run has that names no other one
 
 SUITE = Path(__file__).resolve().parents[3]
 """Where train.py, conf, launch and analysis are: a copy of the repository, or of a wheel's files inside the package."""
@@ -27,8 +26,7 @@ if not (SUITE / "train.py").is_file():
     SUITE = Path(__file__).resolve().parents[1] / "_suite"
 CONFIG_DIR = SUITE / "conf"
 
-SETTINGS = "zo.yaml"
-"""File of an exported model: the configuration of the run that made it."""
+SETTINGS = "zo.yaml"  # File of an exported model: the configuration of the run that made it
 
 
 def follow_path(model: ModelConfig, task: TaskConfig, precision: PrecisionConfig) -> None:

@@ -15,15 +15,12 @@ from zo.tasks.config import TaskError
 BESIDE = "objective.imports"
 """Where the digest of the files beside a reward's stands among a run's input files and in its identity."""
 
-FILES = "objective.files"
-"""Where the digest of the code of several functions stands there."""
+FILES = "objective.files"  # Where the digest of the code of several functions stands there
 
 OF_MEASURE = "task.measure_code"
 """Where the digest of the code of the user's own measure stands there."""
 
-MOST_FILES = 500
-"""Most Python files beside a user's that count as its code."""
-
+MOST_FILES = 500  # Most Python files beside a user's that count as its code
 FOLDERS = map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))
 INSTALLED = tuple(Path(folder).resolve() for folder in FOLDERS)
 

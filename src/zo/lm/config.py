@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from zo.optim.config import Rule, Settings, one_of, or_null
 from zo.tasks.config import MISSING
 
-STAND_IN = "package:zo/assets/reviews-tiny"
-"""Source of the tokenizer of models with random weights."""
+STAND_IN = "package:zo/assets/reviews-tiny"  # Source of the tokenizer of models with random weights
 
 
 class ModelError(ValueError):

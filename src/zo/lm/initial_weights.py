@@ -14,8 +14,7 @@ from zo.lm.config import ModelConfig
 from zo.lm.source import source_of
 from zo.tasks import hub
 
-HOST_SHARE = 0.25
-"""Weights above this share of the machine's memory are read again, not copied."""
+HOST_SHARE = 0.25  # Weights above this share of the machine's memory are read again, not copied
 
 
 def rereads(

@@ -21,8 +21,7 @@ from zo.lm.scoring.heads import check_head, check_padding
 from zo.lm.source import explained, of_source, quiet, source_of, stand_in
 from zo.weights.offloaded import OffloadError, OffloadRefused
 
-SHOWN = 3
-"""Names of tensors that a message lists."""
+SHOWN = 3  # Names of tensors that a message lists
 
 DEQUANTISED = ("fp8", "mxfp4")
 """Kinds of quantised checkpoints that transformers can load as plain weights."""

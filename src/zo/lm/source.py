@@ -113,8 +113,7 @@ def _remedy(cfg: ModelConfig) -> str:
     )
 
 
-FILES = ("tokenizer*", "vocab*", "*.model", "tekken.json")
-"""Names of tokenizer files."""
+FILES = ("tokenizer*", "vocab*", "*.model", "tekken.json")  # Names of tokenizer files
 
 
 def load_tokenizer(cfg: ModelConfig) -> Any:

@@ -26,14 +26,9 @@ GIVEN = ("prompts", *BY_KEYWORD, "trainer_state", "log_extra", "log_metric")
 NOT_COLUMNS = ("prompt", "completion", *GIVEN)
 """Columns that are not passed: other arguments have their content."""
 
-FAILED = ("raise", "memory", "length")
-"""Kinds of failure of a call."""
-
-SHOWN = 400
-"""Characters of a logged value, of its name, and of an error message."""
-
-LARGEST_INT = 1 << 63
-"""A logged integer of this size is logged as text."""
+FAILED = ("raise", "memory", "length")  # Kinds of failure of a call
+SHOWN = 400  # Characters of a logged value, of its name, and of an error message
+LARGEST_INT = 1 << 63  # A logged integer of this size is logged as text
 
 NOT_SHOWN = (Path(__file__).parent, Path(asyncio.__file__).parent)
 """Folders that a failure's location skips: code that calls the function."""

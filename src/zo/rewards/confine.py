@@ -29,8 +29,7 @@ WRITING = 0b_0001_1111_1111_0010
 
 REFER, TRUNCATE = 1 << 13, 1 << 14
 TCP = 0b11
-SCOPES = 0b11
-"""Blocks signals to outside processes, and their abstract sockets."""
+SCOPES = 0b11  # Blocks signals to outside processes, and their abstract sockets
 
 WRITABLE = (
     "/dev/null",
@@ -50,15 +49,9 @@ GIB = 2**30
 SOCKET = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
 """Machine -> its seccomp number, and the number of the system call `socket`."""
 
-IO_URING = 425
-"""Number of the system call that can make sockets without `socket`."""
-
-OTHER_CALLS = 0x40000000
-"""First number of x86-64's other calling convention (x32)."""
-
-LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
-"""Instructions of a seccomp filter."""
-
+IO_URING = 425  # Number of the system call that can make sockets without `socket`
+OTHER_CALLS = 0x40000000  # First number of x86-64's other calling convention (x32)
+LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06  # Instructions of a seccomp filter
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
 
 _libc: Any = ctypes.CDLL(None, use_errno=True)

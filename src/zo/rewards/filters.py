@@ -6,17 +6,14 @@ import ast
 import re
 import string
 
-LENGTH = 2_000
-"""Most characters of a text that is evaluated."""
+LENGTH = 2_000  # Most characters of a text that is evaluated
 
 LITERALS = re.compile(r"[\w\s\[\],'\"-]*")
 """Characters of lists and tables, which allow neither calls nor attributes."""
 
 LOOP = re.compile(r"\bfor\b")
 DIGITS = 12
-POWERS = 2
-"""Most nested powers."""
-
+POWERS = 2  # Most nested powers
 EXPONENT = 99
 
 SYMBOLS = frozenset(string.ascii_letters) | {"pi", "oo"}

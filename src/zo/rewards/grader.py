@@ -24,11 +24,8 @@ from zo.rewards.named import grader
 OF_THE_RUN = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 """Signals that a terminal or a cluster sends to all processes of a job; only the run reacts to them."""
 
-RUN_ENDED = signal.SIGIO
-"""Signal by which the kernel says that the run has ended."""
-
-LENGTH = struct.Struct("!Q")
-"""Header of a request: its length in bytes."""
+RUN_ENDED = signal.SIGIO  # Signal by which the kernel says that the run has ended
+LENGTH = struct.Struct("!Q")  # Header of a request: its length in bytes
 
 TOKEN = 16
 """Bytes of the token after the header. The answer repeats it, so that it cannot be confused with another."""

@@ -22,9 +22,7 @@ EVALUATED: dict[str, Callable[[str], bool]] = {
 }
 """Task of reasoning-gym whose scorer evaluates the text -> filter of the texts that may be evaluated."""
 
-NO_ANSWER = "?"
-"""Scored instead of a text that may not be evaluated; no such scorer can parse it."""
-
+NO_ANSWER = "?"  # Scored instead of a text that may not be evaluated; no such scorer can parse it
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 

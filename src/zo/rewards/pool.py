@@ -31,18 +31,10 @@ from zo.rewards.grader import LENGTH, TOKEN
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 """Endings of environment variables that a sandboxed grader does not get."""
 
-LOADING_S = 120.0
-"""Seconds that the import of the reward functions' modules may take."""
-
-CLOSING_S = 0.5
-"""Seconds in which a grader that closed its pipe ends."""
-
-REPLY, REPLY_OF_A_TEXT = 1 << 20, 1 << 16
-"""Most bytes of an answer, and of each of its texts."""
-
-PRINTED = 2_000
-"""Bytes of a grader's output that are kept."""
-
+LOADING_S = 120.0  # Seconds that the import of the reward functions' modules may take
+CLOSING_S = 0.5  # Seconds in which a grader that closed its pipe ends
+REPLY, REPLY_OF_A_TEXT = 1 << 20, 1 << 16  # Most bytes of an answer, and of each of its texts
+PRINTED = 2_000  # Bytes of a grader's output that are kept
 LONGEST_SENTENCE, LONGEST_TRACEBACK = 1_000, 20_000
 SCALARS = (str, int, float, type(None))
 FORGED = "its answer does not have a grader's format"

@@ -15,17 +15,11 @@ from zo.rewards.tally import Failure, Ratings
 from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.objective import NAMED_GRADERS, ObjectiveConfig
 
-MOST_TEXTS = 64
-"""Most texts of a call."""
-
+MOST_TEXTS = 64  # Most texts of a call
 MOST_WORKERS = 4
-SLOWER = 5
-"""A call that takes this many times longer than usual is repeated with each text alone."""
-
+SLOWER = 5  # A call that takes this many times longer than usual is repeated with each text alone
 LEAST_S = 1.0
-SHARE = 4
-"""A call has so few texts that it usually needs only one in so many parts of its timeout."""
-
+SHARE = 4  # A call has so few texts that it usually needs only one in so many parts of its timeout
 Answer = dict[str, Any]
 
 

@@ -9,11 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SHOWN = 2_000
-"""Characters of a logged text."""
-
-MOST_EVENTS = 20
-"""Most logged failures of a step."""
+SHOWN = 2_000  # Characters of a logged text
+MOST_EVENTS = 20  # Most logged failures of a step
 
 
 @dataclass(frozen=True)
@@ -143,5 +140,4 @@ class Tally:
         return found
 
 
-HARMLESS = ("printed", "left", "dropped")
-"""Counts that are not failures."""
+HARMLESS = ("printed", "left", "dropped")  # Counts that are not failures

@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from zo.lm.scoring.texts import TextScorer
 
 Evaluator: TypeAlias = "Scorer | InContext | LinearProbe"
-EASY = 0.5
-"""Reward of a constant answer from which a task is said to be a poor one."""
+EASY = 0.5  # Reward of a constant answer from which a task is said to be a poor one
 
 
 class DeviceError(ValueError):

@@ -29,8 +29,7 @@ from zo.tasks.examples import batch_indices
 from zo.weights.offloaded import OffloadError
 from zo.weights.restore import RestoreError
 
-OWN = ("device", "threads")
-"""Settings that may differ between processes."""
+OWN = ("device", "threads")  # Settings that may differ between processes
 
 
 @dataclass

@@ -32,18 +32,15 @@ from zo.run.store.rows import evaluates
 from zo.tasks import package_files
 from zo.weights.constraints import RESTORE_POLICIES
 
-STORED = {"int8": 1.0, "int4": 0.5, "nf4": 0.5}
-"""Bytes of a quantised weight."""
+STORED = {"int8": 1.0, "int4": 0.5, "nf4": 0.5}  # Bytes of a quantised weight
 
 MS_PER_GB, WITH_STATE, TIMED_GB = 10.6, 1.37, 1.0
 """Of a forward pass, per GB of weights; times that with state or low rank; from so many GB on, measured at 5 to 26."""
 
-OFTEN = 0.5
-"""Share of the evaluations that score the test split, too: those with a new best."""
+OFTEN = 0.5  # Share of the evaluations that score the test split, too: those with a new best
 
 
-CUDA_GB = 1.0
-"""Of the CUDA context and what is in no tensor."""
+CUDA_GB = 1.0  # Of the CUDA context and what is in no tensor
 
 CHANGES = (
     "eval_tokens=2048",

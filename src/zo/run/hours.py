@@ -21,14 +21,11 @@ from zo.run.store import atomic
 
 STATUS, ATTEMPTS = "status.json", "attempts.jsonl"  # not from modules that import torch
 MEASURED = SUITE / "results" / "measured" / "table4" / "table4.csv"
-BATCH = 16
-"""Of the runs in MEASURED."""
-
+BATCH = 16  # Of the runs in MEASURED
 TYPED = "as typed"
 IN_RESULTS = "measured on an H200 with noise=torch, in results/"
 BY_FORMULA = "by the formula, for an H200"
-ANY = ""
-"""Method of a typed time that is for all."""
+ANY = ""  # Method of a typed time that is for all
 
 
 class StepTime(NamedTuple):

@@ -54,8 +54,7 @@ T = TypeVar("T")
 TIMED, LEAST = 5, 100
 """Steps that an estimate of the run's time is made of, and steps to go that it is worth for."""
 
-TIED = 20
-"""Steps with equal losses after which that is said."""
+TIED = 20  # Steps with equal losses after which that is said
 
 NOT_COMPARED = (
     "the loss under the restore policy was not compared with weights displaced by hand: it is a metric or a reward,"

@@ -24,18 +24,14 @@ from zo.run.logs.progress import Screen
 from zo.run.store.directory import InputsError, directory_of, flat
 from zo.tasks.measures import in_summary
 
-NAME_LENGTH = 48
-"""Characters of its name; in a longer one what does not vary is a digest."""
+NAME_LENGTH = 48  # Characters of its name; in a longer one what does not vary is a digest
 
 OF_NO_RUN = ("hydra", "out=", "device=", "threads=", "resume=", "tracking.", "checkpoint.", "name=")
 """Beginnings of overrides that do not say what a multirun consists of."""
 
 GROUPS = ("model", "task", "optimizer", "precision", "adapter")
-WITHOUT_ADAPTER = {"adapter.name": "all"}
-"""What is trained without an adapter."""
-
-WIDE = 200
-"""Columns of the table in a pipe or file."""
+WITHOUT_ADAPTER = {"adapter.name": "all"}  # What is trained without an adapter
+WIDE = 200  # Columns of the table in a pipe or file
 
 
 @dataclass

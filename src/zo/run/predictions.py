@@ -11,9 +11,7 @@ from zo.run.totals import Best, Summary
 from zo.tasks import Encoded, Example
 from zo.tasks.predictions import Confusion, class_names, names_of, table
 
-DIGITS = 6
-"""Of a probability that is stored."""
-
+DIGITS = 6  # Of a probability that is stored
 TABLE = "predictions.csv"
 
 Answers = Mapping[str, tuple[list[int], list[float]]]

@@ -16,9 +16,7 @@ from torch import Tensor
 from zo.config import digests
 from zo.weights.tensors import hash_of
 
-SOURCES = ("lm/scoring", "noise", "optim", "weights")
-"""Packages whose code decides a run's numbers."""
-
+SOURCES = ("lm/scoring", "noise", "optim", "weights")  # Packages whose code decides a run's numbers
 HERE = Path(__file__).parent
 LIBRARIES = ("torch", "transformers", "datasets", "tokenizers", "numpy", "wandb", "hydra-core")
 

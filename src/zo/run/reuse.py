@@ -16,8 +16,7 @@ from zo.tasks import Encoded
 
 EVERY = "all blocks are computed for every probe"
 
-TRIED = 8
-"""Examples that are scored with kept states and without."""
+TRIED = 8  # Examples that are scored with kept states and without
 
 
 def begin_reuse(cfg: RunConfig, session: Session) -> str | None:

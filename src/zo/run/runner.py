@@ -50,8 +50,7 @@ from zo.run.totals import Summary
 from zo.tasks import TaskError
 from zo.tasks.measures import chosen_by, in_summary
 
-OFFLOADED = "offloaded"
-"""Directory of the copies of offloaded weights, with the process's rank."""
+OFFLOADED = "offloaded"  # Directory of the copies of offloaded weights, with the process's rank
 
 UNUSABLE = (
     *(TaskError, ModelError, TrajectoryError, DirectoryError, InputsError, DeviceError),

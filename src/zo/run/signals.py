@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 
 from zo.extras import HEEDED
 
-INTERRUPTED = 143
-"""Exit status of a run that was asked to stop: 128 + SIGTERM."""
+INTERRUPTED = 143  # Exit status of a run that was asked to stop: 128 + SIGTERM
 
 CTRL_C = 130
 """Exit status of a run that Ctrl-C stopped; its process ends by SIGINT itself, so that a shell's loop stops, too."""

@@ -12,17 +12,10 @@ from zo.tasks.examples import Example, Splits
 from zo.tasks.prompts import Encoded, render
 from zo.tasks.templates import fill, typed
 
-EXAMPLES = 3
-"""Examples in the preview."""
-
-SHOWN = 60
-"""Characters of a text that a warning quotes."""
-
-LEAKED = 0.9
-"""Share of prompts that contain their answer from which a warning is given."""
-
-TOKENS = 40
-"""Tokens shown at each end of a prompt."""
+EXAMPLES = 3  # Examples in the preview
+SHOWN = 60  # Characters of a text that a warning quotes
+LEAKED = 0.9  # Share of prompts that contain their answer from which a warning is given
+TOKENS = 40  # Tokens shown at each end of a prompt
 
 
 def check_tokens(

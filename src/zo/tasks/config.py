@@ -20,16 +20,14 @@ from zo.optim.config import (
 # What omegaconf calls MISSING: a value that the YAML file or the command line has to give.
 MISSING: Any = "???"
 
-MEASURES = ("exact_match", "f1", "rouge_l")
-"""Measures of generated text, see `zo.tasks.measures`."""
+MEASURES = ("exact_match", "f1", "rouge_l")  # Measures of generated text, see `zo.tasks.measures`
 
 GENERATED = "reasoning_gym:"
 """Prefix of `task.path` of a generated task; the name of reasoning-gym's task follows."""
 
 Samples = Annotated[int, within(1, 4096)]
 
-AUTO = "auto"
-"""Value of a split that is used if the data have it."""
+AUTO = "auto"  # Value of a split that is used if the data have it
 
 
 class TaskError(ValueError):

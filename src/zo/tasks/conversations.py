@@ -13,8 +13,7 @@ from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.rows import Rows
 from zo.tasks.templates import is_text, shown
 
-ROLES = {"human": "user", "gpt": "assistant"}
-"""ShareGPT's name of a role -> ours."""
+ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's name of a role -> ours
 
 KEYS = {"role", "content"}, {"role", "tool_calls"}, {"from", "value"}
 """Of a message, of one that calls tools, and of one of ShareGPT's."""
@@ -22,15 +21,12 @@ KEYS = {"role", "content"}, {"role", "tool_calls"}, {"from", "value"}
 TOOLS = "tools"
 """Column with the tools that a conversation may call, which its chat template writes."""
 
-MARK = "\ue000"
-"""Takes the place of a message's text where its end is looked for."""
-
+MARK = "\ue000"  # Takes the place of a message's text where its end is looked for
 TOOL_CALLS = "tool_calls"
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 UNCLEAR = "the chat template does not show where the assistant's messages end; give one with generation blocks"
 
-JOINED = " + "
-"""Separator of the columns in `task.messages` that together form a conversation."""
+JOINED = " + "  # Separator of the columns in `task.messages` that together form a conversation
 
 
 def is_conversation(value: Any) -> bool:

@@ -17,15 +17,9 @@ from zo.tasks.reading import read_split
 from zo.tasks.rows import Rows, Written
 from zo.tasks.templates import MADE, columns, is_text, shown, task_columns, typed
 
-SHOWN = 8
-"""Labels that a message lists."""
-
-PART = 10
-"""Without sizes, one row in so many validates and one tests."""
-
-EXTRA = ("choices", "references")
-"""Keys of columns that have lists."""
-
+SHOWN = 8  # Labels that a message lists
+PART = 10  # Without sizes, one row in so many validates and one tests
+EXTRA = ("choices", "references")  # Keys of columns that have lists
 TEST_SEED = 0  # "at most 1,000 test examples, seed 0": the same ones whatever train_set_seed is
 
 

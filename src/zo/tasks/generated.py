@@ -20,18 +20,11 @@ from zo.tasks.examples import Example, Splits
 from zo.tasks.reading import MISSING_PACKAGE
 from zo.tasks.templates import task_columns
 
-APART = 10**6
-"""Seeds between splits; more than a split has items."""
-
-MOST_SETS = 4_000
-"""Number of training sets, so that seeds stay below numpy's 2³²."""
-
-ROUNDS = 20
-"""Items that a split may try, as a multiple of its size, to find new questions."""
-
+APART = 10**6  # Seeds between splits; more than a split has items
+MOST_SETS = 4_000  # Number of training sets, so that seeds stay below numpy's 2³²
+ROUNDS = 20  # Items that a split may try, as a multiple of its size, to find new questions
 OWN = ("question", "answer", "metadata")
-MESSAGES = "messages"
-"""Column with the question as a conversation, for a chat template."""
+MESSAGES = "messages"  # Column with the question as a conversation, for a chat template
 
 
 def dataset(name: str, options: Mapping[str, Any], seed: int = 0, size: int = 10) -> Any:

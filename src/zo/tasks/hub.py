@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-SECONDS = 5.0
-"""How long the hub has to answer."""
-
+SECONDS = 5.0  # How long the hub has to answer
 ELSEWHERE = "set HF_HOME to a directory that can be written"
 
 

@@ -11,11 +11,8 @@ NAMES = (
     *("task", "classification", "lm", "completion"),
     *("dpo", "simpo", "metric", "generation", "reward"),
 )
-OF_PAIRS = ("dpo", "simpo")
-"""Objectives of preferences."""
-
-OF_TEXT = ("generation", "reward")
-"""Objectives that generate text."""
+OF_PAIRS = ("dpo", "simpo")  # Objectives of preferences
+OF_TEXT = ("generation", "reward")  # Objectives that generate text
 
 NAMED_GRADERS = ("math_verify", "reasoning_gym")
 """Values of `objective.function` that name a grader instead of a function, see `zo.rewards.named`."""

@@ -33,8 +33,7 @@ TAKEN = {"validation_split": SPLITS["validation"], "test_split": ("test",)}
 
 IDENTIFIERS = ("id", "idx", "uid", "guid")
 
-MOST_LABELS = 100
-"""Most classes; a column with more different labels has numbers or texts."""
+MOST_LABELS = 100  # Most classes; a column with more different labels has numbers or texts
 
 NO_LABEL = ("nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "?")
 """Words for a missing value, in lower case."""
@@ -42,8 +41,7 @@ NO_LABEL = ("nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "?")
 RARE, PART = 2, 10
 """Classes of at most 2 rows are named if the largest has at least 10 times as many."""
 
-SHOWN = 8
-"""Labels that a message lists."""
+SHOWN = 8  # Labels that a message lists
 
 
 def completed(task: TaskConfig) -> tuple[TaskConfig, list[str]]:

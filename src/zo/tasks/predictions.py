@@ -13,8 +13,7 @@ from zo.tasks.config import TaskConfig
 from zo.tasks.examples import Example
 from zo.tasks.templates import columns, fill, task_columns
 
-MOST_CLASSES = 5
-"""Classes that a line names."""
+MOST_CLASSES = 5  # Classes that a line names
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.examples import Example
 from zo.tasks.templates import fill
 
-NAMES = ["chosen", "rejected"]
-"""Of a pair's answers, in the order of their tokens."""
+NAMES = ["chosen", "rejected"]  # Of a pair's answers, in the order of their tokens
 
 
 def pair_of(task: TaskConfig, fields: dict[str, Any]) -> tuple[Any, Any]:

@@ -29,16 +29,14 @@ SAVED = ("state.json", "dataset_dict.json")
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".7z")
 
-SHOWN = 8
-"""Files of a split that a message lists."""
+SHOWN = 8  # Files of a split that a message lists
 
 NO_DATA = ("", ".md", ".py", ".yaml", ".yml", ".bib", ".cff", ".lock")
 """Endings of files that nobody expects to be read."""
 
 NAMING = "name the file of each split, as 'task.data_files={train:FILE,test:FILE}'"
 
-Named: TypeAlias = tuple[str, Path]
-"""The key that names a file, and the file."""
+Named: TypeAlias = tuple[str, Path]  # The key that names a file, and the file
 
 SPLITS = {
     "train": ("train", "training"),

@@ -22,12 +22,10 @@ from zo.tasks.templates import FIELDS
 ENDINGS = {".csv": "csv", ".tsv": "csv", ".tab": "csv"}
 ENDINGS |= {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
-NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-"""A number as json writes it."""
+NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")  # A number as json writes it
 WHOLE = re.compile(r"0|-?[1-9][0-9]{0,999}")
 BLANK = re.compile(r"[ \t\r\n]*")
-SUMMED = 5
-"""Fewest rows above a total."""
+SUMMED = 5  # Fewest rows above a total
 TOTAL = re.compile(
     r"(?i)\s*((grand |sub-?)?total|totals|sum|summe|gesamt|insgesamt|somme|suma|totale|all|alle|Σ)[:.]?\s*"
 )
@@ -42,20 +40,11 @@ NARROW = {
 }
 """Names of pyarrow's and of the library `datasets` -> type of numbers that a 64-bit float shows with foreign digits."""
 
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
-"""Byte order marks."""
-
-CACHED = 1 << 26
-"""Largest text file whose rows are cached, bytes: a task reads them twice."""
-
-UNNAMED = "Unnamed: "
-"""Prefix of the name of an unnamed csv column, often a row number."""
-
-END = "\x1e"
-"""Sentinel row at the end, which becomes part of another row if a quote is not closed."""
-
-Record: TypeAlias = tuple[int, list[str]]
-"""A row's first line, and its cells."""
+UTF16 = (b"\xff\xfe", b"\xfe\xff")  # Byte order marks
+CACHED = 1 << 26  # Largest text file whose rows are cached, bytes: a task reads them twice
+UNNAMED = "Unnamed: "  # Prefix of the name of an unnamed csv column, often a row number
+END = "\x1e"  # Sentinel row at the end, which becomes part of another row if a quote is not closed
+Record: TypeAlias = tuple[int, list[str]]  # A row's first line, and its cells
 
 
 class Written(float):

@@ -11,8 +11,7 @@ from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
 
-MASK = "<mask>"
-"""The mask in a masked prompt, for every tokenizer."""
+MASK = "<mask>"  # The mask in a masked prompt, for every tokenizer
 
 MADE = ("choice", "reference")
 """Columns of templates that are not in the data: a row's choice, and its first reference."""

@@ -10,8 +10,7 @@ from zo.tasks.examples import Example
 from zo.tasks.prompts import Encoded, encode
 from zo.tasks.templates import MASK, pieces, task_columns
 
-Span = tuple[int, int]
-"""Begin and end of a part of a text, in characters."""
+Span = tuple[int, int]  # Begin and end of a part of a text, in characters
 
 
 def tokenize(

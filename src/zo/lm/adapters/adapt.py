@@ -37,8 +37,7 @@ from zo.weights.offloaded import device_of
 PEFT_TYPES = {"lora": "LORA", "ia3": "IA3", "prefix": "PREFIX_TUNING", "prompt": "PROMPT_TUNING"}
 """Adapter -> peft's name for it, in adapter_config.json."""
 
-SHOWN = 5
-"""Names that a message lists."""
+SHOWN = 5  # Names that a message lists
 
 
 def adapt(loaded: Loaded, cfg: AdapterConfig, seed: int) -> Loaded:

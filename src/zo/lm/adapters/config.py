@@ -44,8 +44,7 @@ class AdapterConfig(Settings):
         return weights
 
 
-COMMON = ("name", "eps", "lr_grid", "path", "dtype")
-"""Settings that an adapter's files do not fix."""
+COMMON = ("name", "eps", "lr_grid", "path", "dtype")  # Settings that an adapter's files do not fix
 
 
 @dataclass

@@ -30,17 +30,13 @@ from zo.weights.offloaded import device_of
 if TYPE_CHECKING:
     from zo.lm.scoring.states import FrozenBlocks, KeptStates
 
-MOST_LOSS = 700
-"""Most nats whose exponential is finite."""
+MOST_LOSS = 700  # Most nats whose exponential is finite
 
 STATES = 16
 """Numbers that a forward pass holds at once for each token, as a multiple of the hidden size."""
 
-PROMPTS = 100
-"""Examples among which texts of different length are searched."""
-
-TEXTS = 4
-"""Texts that are computed together and alone, besides the shortest one."""
+PROMPTS = 100  # Examples among which texts of different length are searched
+TEXTS = 4  # Texts that are computed together and alone, besides the shortest one
 
 SPREAD = 1.25
 """The longest row of an evaluation's batch is at most this many times as long as its shortest."""

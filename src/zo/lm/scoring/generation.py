@@ -30,8 +30,7 @@ SCORES = (
 
 ROLES = "bos", "eos", "unk", "sep", "pad", "cls", "mask"
 
-TRIED = 3
-"""Tokens that continue prompts in the check of whether a batch changes their scores."""
+TRIED = 3  # Tokens that continue prompts in the check of whether a batch changes their scores
 
 
 @dataclass(frozen=True)

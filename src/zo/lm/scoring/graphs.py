@@ -18,11 +18,8 @@ from zo.lm.scoring.collate import Batch
 Record: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Tensor, Callable[[], object]]]
 """Function that runs a computation; returns its result, and a function that recomputes it in place."""
 
-STEP = 32
-"""Rows are padded to a multiple of this many tokens, so that there are few shapes."""
-
-MOST = 32
-"""Most recordings: widths of a task's rows, in steps, times the usual numbers of rows."""
+STEP = 32  # Rows are padded to a multiple of this many tokens, so that there are few shapes
+MOST = 32  # Most recordings: widths of a task's rows, in steps, times the usual numbers of rows
 
 
 class Graphs:

@@ -24,24 +24,15 @@ from zo.tasks.measures import NAMED, best_of
 from zo.tasks.objective import ObjectiveConfig
 from zo.tasks.prompts import Encoded
 
-CHECKED = 4
-"""Examples that test a reward function before the first step."""
-
+CHECKED = 4  # Examples that test a reward function before the first step
 FREQUENT = 16
 ANYTHING = ("", "0", "1", "nan", "yes", "no", "True", "False", "None", "[]", "A")
 """Texts that are no answer, but get a reward from some scorers."""
 
-TRIED = 100
-"""Examples on which constant answers are tried."""
-
-NAMED_TOKENS = 3
-"""Special tokens that a note lists."""
-
-SHOWN = 8
-"""Logged texts of an evaluation."""
-
-ADDED = ("step", "split")
-"""Columns that the log adds to a text's."""
+TRIED = 100  # Examples on which constant answers are tried
+NAMED_TOKENS = 3  # Special tokens that a note lists
+SHOWN = 8  # Logged texts of an evaluation
+ADDED = ("step", "split")  # Columns that the log adds to a text's
 
 
 class MeasureRater:

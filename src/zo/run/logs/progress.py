@@ -13,15 +13,10 @@ from rich.text import Text
 
 from zo.distributed.config import follows
 
-SMOOTHING = 0.05
-"""Weight of the newest loss in the loss that is shown."""
-
-BAR_WIDTHS = 6, 24
-"""Of the bar in characters: least and most."""
-
+SMOOTHING = 0.05  # Weight of the newest loss in the loss that is shown
+BAR_WIDTHS = 6, 24  # Of the bar in characters: least and most
 TIME_LEFT = "-:--:--"
-GAPS = 4
-"""Blanks between the five columns."""
+GAPS = 4  # Blanks between the five columns
 
 
 class Quietening(Console):

@@ -12,11 +12,8 @@ from zo.record.appender import Appender
 from zo.rewards.tally import Tally
 from zo.run.store.rows import TEXTS, Row
 
-SHOWN, PROMPT, TEXT = 3, 30, 60
-"""Rows of the table of sample texts, and characters of its columns."""
-
-MOST_LINES = 10_000
-"""Lines that one attempt writes: all failures are counted in metrics.jsonl."""
+SHOWN, PROMPT, TEXT = 3, 30, 60  # Rows of the table of sample texts, and characters of its columns
+MOST_LINES = 10_000  # Lines that one attempt writes: all failures are counted in metrics.jsonl
 
 
 class TextLog:

@@ -17,9 +17,7 @@ from zo.run.store.directory import DirectoryError, load
 from zo.run.store.rows import ATTEMPTS, METRICS, Row, read_rows
 
 STATUS = "status.json"
-ENDED = ("finished", "collapsed")
-"""Statuses of a run that has its result."""
-
+ENDED = ("finished", "collapsed")  # Statuses of a run that has its result
 ERROR = "error.txt"
 
 

@@ -29,8 +29,7 @@ CONNECT_SECONDS, INIT_SECONDS, FINISH_SECONDS = 3.0, 20.0, 30.0
 ONLY_IN_FILE = ("step", "best/", LOSSES)
 """Beginnings of keys that W&B's history does not have: its own step, what its summary has, and lists."""
 
-ID = "wandb_id.txt"
-"""Has the W&B id of a run that was made anew; it is the run's id otherwise."""
+ID = "wandb_id.txt"  # Has the W&B id of a run that was made anew; it is the run's id otherwise
 
 
 class WandbRun:

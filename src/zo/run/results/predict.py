@@ -26,8 +26,7 @@ from zo.tasks.predictions import Confusion, class_names, names_of, table
 UNUSABLE = (*export.UNUSABLE, TaskError)
 """What is wrong with what the user asked for, in one sentence."""
 
-Added: TypeAlias = dict[str, Sequence[Any]]
-"""Columns of a table by name."""
+Added: TypeAlias = dict[str, Sequence[Any]]  # Columns of a table by name
 
 
 def predict(

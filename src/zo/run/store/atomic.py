@@ -9,8 +9,7 @@ from typing import Any
 
 from zo.record.appender import sync_directory
 
-CHECK = "crc"
-"""Last key of a sealed line."""
+CHECK = "crc"  # Last key of a sealed line
 
 
 def replace(path: Path, content: str | bytes, writer: str = "") -> None:

@@ -30,9 +30,7 @@ from zo.weights.space import ParameterSpace
 
 VERSION = 3
 FOLDER = "checkpoints"
-KEPT = 2
-"""Newest checkpoints that stay: should one be torn by a dying disk, there is another."""
-
+KEPT = 2  # Newest checkpoints that stay: should one be torn by a dying disk, there is another
 STATE, MANIFEST = "state.pt", "manifest.json"
 
 

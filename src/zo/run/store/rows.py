@@ -14,14 +14,12 @@ from zo.run.store.directory import Inputs, load
 from zo.tasks.measures import LOSS, in_row
 
 METRICS, TEXTS = "metrics.jsonl", "texts.jsonl"
-ATTEMPTS = "attempts.jsonl"
-"""A line per start of the run: after which step, and its provenance."""
+ATTEMPTS = "attempts.jsonl"  # A line per start of the run: after which step, and its provenance
 
 TRAJECTORY = "trajectory.bin"
 """What the steps measured, written at the end, to be shared: `zo trajectory` explains it."""
 
-LOSSES = "train/losses"
-"""Key of what a step's forward passes measured, in their order."""
+LOSSES = "train/losses"  # Key of what a step's forward passes measured, in their order
 
 OF_EVALUATION = ("eval/", "best/", "time/eval_s", "mem/")
 """Beginnings of the keys that an evaluation adds to its step's row."""
