@@ -247,10 +247,7 @@ def random_weights(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -
     with quiet(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
         torch.manual_seed(0)  # transformers draws from the global state, which the fork puts back
         model = _auto_class(cfg).from_config(
-            config,
-            dtype=dtype,
-            attn_implementation=cfg.attention,
-            trust_remote_code=False,
+            config, dtype=dtype, attn_implementation=cfg.attention, trust_remote_code=False
         )
     return Loaded(model, tokenizer)
 

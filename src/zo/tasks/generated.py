@@ -97,12 +97,7 @@ def _progress(problems: int) -> Iterator[Callable[[], None]]:
 
 
 def _split(
-    task: TaskConfig,
-    split: str,
-    base: int,
-    size: int,
-    taken: set[str],
-    made: Callable[[], None],
+    task: TaskConfig, split: str, base: int, size: int, taken: set[str], made: Callable[[], None]
 ) -> list[Example]:
     """Returns examples with new questions; in evaluation splits each question once."""
     named = [*task_columns(task), task.references, task.messages]

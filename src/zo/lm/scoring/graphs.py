@@ -33,10 +33,7 @@ class Graphs:
     """
 
     def __init__(
-        self,
-        compute: Callable[[Batch], Tensor],
-        record: Record | None = None,
-        most: int = MOST,
+        self, compute: Callable[[Batch], Tensor], record: Record | None = None, most: int = MOST
     ) -> None:
         self._compute, self._most = compute, most
         self._record = Recorder() if record is None else record

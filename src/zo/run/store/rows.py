@@ -101,9 +101,7 @@ def trajectory_of(directory: Path, rows: Sequence[Row] | None = None) -> Traject
     )
     bests = {
         row["step"]: Best(
-            row[f"eval/val_{measure.name}"],
-            row[f"eval/test_{measure.name}"],
-            row["best/weights"],
+            row[f"eval/val_{measure.name}"], row[f"eval/test_{measure.name}"], row["best/weights"]
         )
         for row in rows
         if "best/weights" in row and (measure := in_row(row))
