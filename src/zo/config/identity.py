@@ -53,11 +53,8 @@ def id_of(decisive: Mapping[str, Any]) -> str:
 def identity(run: RunConfig, files: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Returns what decides a run's numbers, as plain nested data: settings that differ from defaults, and inputs.
 
-    A local file or directory counts by its content, an address of a hub or a pip package by its text.
-
-    Args:
-        run: Checked configuration.
-        files: Digests to take for those of its input files; None reads the files.
+    A local file or directory counts by its content, an address of a hub or a pip package by its text. `files` are
+    digests to take for those of its input files.
     """
     files = input_files(run, packages=False) if files is None else files
     plain = _normalised(run)
@@ -93,10 +90,7 @@ def input_files(run: RunConfig, packages: bool = True) -> dict[str, str]:
     """Returns the digests of the local files and directories that a run reads, by the key that names each.
 
     The method's code is one of them where it is not the released one, and so are the Python files beside a reward's.
-
-    Args:
-        run: Checked configuration.
-        packages: Whether files of pip packages count.
+    Files of pip packages count if `packages` says so.
     """
     found: dict[str, str] = {}
     for key, address in _addresses(run):

@@ -30,12 +30,7 @@ class UntrustedError(ConfigError):
 
 @cache
 def of_method(name: str, package: Path = PACKAGE) -> str | None:
-    """Returns the digest of a method's code that is not a commit's of this project; None if there is none.
-
-    Args:
-        name: In `zo.optim.OPTIMIZERS`.
-        package: Directory of the package `zo`.
-    """
+    """Returns the digest of a method's code that is not a commit's of this project; None if there is none."""
     method, module, edited = OPTIMIZERS[name], _module(package, name), _edited(package)
     if method.config.file:
         beside = reward_code.beside(module, "optimizer")
@@ -84,11 +79,9 @@ def with_options(override: str) -> str:
 
 
 def option(address: str, typed: bool = True) -> str:
-    """Runs a file and returns the option that its class becomes.
+    """Runs the file of `file.py:Class` and returns the option that its class becomes.
 
-    Args:
-        address: `file.py:Class`.
-        typed: Whether the user has typed it. What a run's directory names runs with `--trust` alone.
+    What a run's directory names, and nobody has `typed`, runs with `--trust` alone.
 
     Raises:
         ConfigError: If it cannot be used.

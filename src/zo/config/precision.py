@@ -58,13 +58,7 @@ class PrecisionConfig(Settings):
     def automatic_restore(
         self, reads_weights: bool, offloaded: bool, sharded: bool
     ) -> tuple[str, str]:
-        """Returns the restore policy that `auto` stands for, and why it is that one.
-
-        Args:
-            reads_weights: Whether the method's directions depend on θ.
-            offloaded: Whether the weights are.
-            sharded: Whether several processes hold a part of every tensor each.
-        """
+        """Returns the restore policy that `auto` stands for, and why it is that one."""
         if sharded or self.graphs:
             reason = "distributed.tensor" if sharded else "precision.graphs"
             return "snapshot" if reads_weights else "merged", f"streamed cannot with {reason}"

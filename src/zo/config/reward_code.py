@@ -52,11 +52,7 @@ def beside(file: Path, key: str = "objective.function") -> set[Path]:
     """Returns the other Python files of a user's file: in its folder, and below subfolders that have some.
 
     Of a file in a package it is the folder that the package lies in, of one in this project's own folder that alone. Of
-    an installed package there are none: its version says which they are.
-
-    Args:
-        file: Of a reward function or a method.
-        key: Names it in errors.
+    an installed package there are none: its version says which they are. `key` names the file in errors.
 
     Raises:
         TaskError: If there are more than MOST_FILES.

@@ -104,10 +104,6 @@ class UnusableError(Exception):
 class Function:
     """A reward function of the user or of a library.
 
-    Args:
-        address: `module:function` or `file.py:function`.
-        columns: Columns that the rows have.
-
     Raises:
         UnusableError: If there is no such function, or it needs an argument that is not available.
     """

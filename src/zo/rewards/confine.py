@@ -114,11 +114,7 @@ def limit(memory_gib: float, namespaces: bool) -> None:
 
 
 def confine(scratch: str, namespaces: bool) -> dict[str, bool]:
-    """Drops privileges, and blocks sockets and writing outside of the scratch directory.
-
-    Args:
-        scratch: Directory that stays writable.
-        namespaces: Whether the process is in namespaces of its own, where it has privileges.
+    """Drops privileges, those in `namespaces`, too, and blocks sockets and writing outside of `scratch`.
 
     Returns:
         Which barriers are in force: `processes`, `network`, `files`.

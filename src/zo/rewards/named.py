@@ -27,11 +27,7 @@ ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class MathVerify:
-    """Rates whether a text's answer equals a reference, by math-verify.
-
-    Args:
-        timeout: Seconds for a text.
-    """
+    """Rates whether a text's answer equals a reference, by math-verify, within `timeout` seconds for a text."""
 
     def __init__(self, timeout: float):
         _require("math_verify")
@@ -59,12 +55,7 @@ class MathVerify:
 
 
 class ReasoningGym:
-    """Rates texts by the scorer of a task of reasoning-gym.
-
-    Args:
-        name: The task's.
-        options: Of the task.
-    """
+    """Rates texts by the scorer of a task of reasoning-gym."""
 
     def __init__(self, name: str, options: Mapping[str, Any]):
         _require("reasoning_gym")
@@ -105,13 +96,9 @@ def answer_of(text: str) -> str:
 def grader(
     address: str, columns: Sequence[str], options: Mapping[str, Any], timeout: float
 ) -> Grader:
-    """Returns the grader of an address.
+    """Returns the grader of a grader's name, `module:function` or `file.py:function`, for data with some columns.
 
-    Args:
-        address: A grader's name, `module:function` or `file.py:function`.
-        columns: Columns of the data.
-        options: Of `reasoning_gym`: `name` and `options` of the task.
-        timeout: Seconds for a text.
+    `options` are the `name` and `options` of reasoning-gym's task, `timeout` is in seconds for a text.
 
     Raises:
         UnusableError: If it does not exist, or its package is missing.

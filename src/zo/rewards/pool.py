@@ -67,12 +67,7 @@ class Task:
 
 
 class Pool:
-    """Graders, each served by a thread of the run; they end with this object or with this process.
-
-    Args:
-        setup: Their settings.
-        size: Their number.
-    """
+    """Some graders, each served by a thread of the run; they end with this object or with this process."""
 
     def __init__(self, setup: Setup, size: int):
         self._graders = [_Grader(setup) for _ in range(size)]

@@ -39,10 +39,6 @@ class FunctionTraceback(Exception):
 class Rater:
     """Rates texts by one or several functions.
 
-    Args:
-        objective: Functions, their weights, and the reward of a text that one cannot rate.
-        task: Of the texts.
-
     Attributes:
         key: Of the configuration, which names the functions.
         names: Of the functions, in logs.
@@ -83,12 +79,7 @@ class Rater:
             self.notes = _missing(answer["barriers"])
 
     def rate(self, request: Request, rows: Sequence[int], together: bool = False) -> Ratings:
-        """Returns the ratings of texts.
-
-        Args:
-            request: The texts.
-            rows: Number of each one's row in its file.
-            together: Whether a function gets all texts in one call.
+        """Returns the ratings of texts, of these rows of their file; a function gets all in one call if `together`.
 
         Raises:
             RewardError: If a function cannot rate a text, and no replacement is set.

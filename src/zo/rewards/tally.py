@@ -74,15 +74,7 @@ class Tally:
         lengths: Sequence[int],
         truncated: int,
     ) -> None:
-        """Adds texts.
-
-        Args:
-            ratings: Of them.
-            rows: Number of each one's row in its file.
-            texts: The generated texts.
-            lengths: In tokens.
-            truncated: Number of truncated ones.
-        """
+        """Adds rated texts, of these rows of their file: their lengths in tokens, and how many were truncated."""
         self.texts += len(texts)
         self.tokens += sum(lengths)
         self.truncated += truncated
@@ -116,11 +108,7 @@ class Tally:
         self.printed = self.printed or other.printed
 
     def row(self, losses: Sequence[float]) -> dict[str, float]:
-        """Returns the columns of a step's row.
-
-        Args:
-            losses: At the step's points, each minus the mean reward.
-        """
+        """Returns the columns of a step's row; losses are those of its points, each minus the mean reward."""
         rewards = [-loss for loss in losses]
         found: dict[str, float] = {
             "reward/mean": math.fsum(rewards) / len(rewards),

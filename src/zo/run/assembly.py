@@ -66,11 +66,7 @@ class Assembly:
 
     @classmethod
     def of(cls, cfg: RunConfig, scratch: Path | None = None) -> Assembly:
-        """Loads the model and makes the optimizer.
-
-        Args:
-            cfg: Of the run.
-            scratch: Directory for copies of offloaded weights.
+        """Loads the model and makes the optimizer; `scratch` is for copies of offloaded weights.
 
         Raises:
             DeviceError: If this machine does not have the device.

@@ -221,14 +221,7 @@ def show(runs: Iterable[RunConfig], gpu: float | None = None) -> int:
 def measured(
     cfg: RunConfig, session: Session, times: Mapping[str, Sequence[float]], made: int
 ) -> str:
-    """Returns memory and time of a run that goes on, in one line.
-
-    Args:
-        cfg: Of the run.
-        session: After its newest step.
-        times: Seconds of some steps, see `Totals.times`.
-        made: Steps that are there.
-    """
+    """Returns memory and time of a run that has `made` steps, in one line; `times` are of some steps, see `Totals`."""
     step, forward, weights = (median(times[kind]) for kind in ("step", "forward", "perturb"))
     left, count, once = cfg.steps - made, cfg.optimizer.forwards_per_step, 0.0
     gib = memory.peak_gib(session.assembly.device)

@@ -24,12 +24,7 @@ def rounded(probabilities: list[float]) -> list[float]:
 
 
 def write(directory: Path, answers: Answers, session: Session) -> str:
-    """Writes predictions as a table, on process 0.
-
-    Args:
-        directory: The run's.
-        answers: Of each split, `test` first.
-        session: Has the splits' examples.
+    """Writes the answers of each split, `test` first, as a table, on process 0.
 
     Returns:
         The table's digest, by which the evaluation's row knows it.

@@ -26,11 +26,7 @@ def check_tokens(
 ) -> list[str]:
     """Returns a warning for everything about the tokenized splits that is probably a mistake.
 
-    Args:
-        task: Complete.
-        examples: Of each split.
-        tokens: Of each split.
-        first: The tokenizer's first token, if it has one.
+    `first` is the tokenizer's first token, if it has one.
 
     Raises:
         TaskError: If nothing of the texts is left, or all candidates have the same tokens.

@@ -52,11 +52,9 @@ def _incomplete(task: TaskConfig) -> bool:
 
 
 def load_splits(task: TaskConfig, all_columns: bool = False) -> Splits:
-    """Returns the task's three splits, drawn without any global random state.
+    """Returns a complete task's three splits, drawn without any global random state.
 
-    Args:
-        task: Complete.
-        all_columns: Whether examples keep all columns of their rows, not only those that the task names.
+    Examples keep the columns that the task names, or `all_columns` of their rows.
 
     Raises:
         TaskError: If data cannot be loaded or do not fit the task: a missing column, a row without text or label, a
@@ -142,10 +140,7 @@ def load_file(task: TaskConfig, file: Path) -> FileExamples:
 def load_rest(task: TaskConfig, count: int, seeds: Sequence[int] = ()) -> FileExamples:
     """Returns the first rows of `train_split`, in the run's order, that the run did not see in training or evaluation.
 
-    Args:
-        task: Complete.
-        count: How many.
-        seeds: Values of `train_set_seed` of other runs, as tuning runs, whose rows and equal texts are left out, too.
+    Rows of runs with `seeds` as their `train_set_seed`, as tuning runs, and equal texts are left out, too.
 
     Raises:
         TaskError: If there are not so many, or as `load_splits`.

@@ -27,10 +27,7 @@ def cannot_write(error: BaseException | None) -> bool:
 
 @contextmanager
 def patient(local: bool = False) -> Iterator[None]:
-    """Reads from the hub, or from its cache alone if the hub does not answer.
-
-    Args:
-        local: Whether the hub is not needed; it is not asked then.
+    """Reads from the hub, or from its cache alone if the hub does not answer; it is not asked for what is `local`.
 
     Raises:
         ConnectionError: If the hub does not answer and the cache does not have it; one sentence.

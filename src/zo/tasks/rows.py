@@ -227,12 +227,7 @@ def joined(parts: Sequence[Rows], files: Sequence[Path]) -> Rows:
 
 
 def read(file: Path, key: str, given: str | None = None) -> Rows:
-    """Returns the rows of a file.
-
-    Args:
-        file: The file.
-        key: The file's key in the task.
-        given: Its format in the task: csv, json or parquet; None: that of its first bytes.
+    """Returns the rows of a file that the task's `key` names, in the `given` format or that of its first bytes.
 
     Raises:
         TaskError: If the file cannot be read as that format; names the key.

@@ -112,11 +112,7 @@ class Collator:
         self.kept: KeptStates | None = None
 
     def __call__(self, examples: Sequence[Encoded], groups: list[list[int]] | None = None) -> Batch:
-        """Builds the batch without waiting for a GPU.
-
-        Args:
-            examples: One mini-batch.
-            groups: Result of `rows` for these examples; None: computed here.
+        """Builds the batch without waiting for a GPU; `groups` are the result of `rows`, computed here if None.
 
         Raises:
             TaskError, ModelError: As `check`.

@@ -38,13 +38,7 @@ def can_decode(model: Any) -> bool:
 
 
 class Decoder:
-    """Generates tokens.
-
-    Args:
-        model: A model for which `can_decode` is true.
-        pad: Token after the end of a row.
-        ends: Tokens that end a row.
-    """
+    """Generates tokens by a model for which `can_decode` is true; `pad` follows a row's end, one of `ends`."""
 
     def __init__(self, model: Any, pad: int, ends: Sequence[int]) -> None:
         self._model, self._pad = model, pad
@@ -108,12 +102,7 @@ class Decoder:
 
 
 def needed(done: Tensor, parts: int) -> Tensor | None:
-    """Returns the rows to keep, equally many of each part; None if too few can be dropped.
-
-    Args:
-        done: Whether each row has ended.
-        parts: Number of parts, with equally many rows each.
-    """
+    """Returns the rows that are not done, equally many of each of `parts`; None if too few can be dropped."""
     of_parts = done.view(parts, -1)
     most = int((~of_parts).sum(1).max())
     if most > WORTHWHILE * of_parts.shape[1]:

@@ -230,11 +230,7 @@ class Generator:
 
 
 class _Seen:
-    """Continues every row with one token, and keeps the scores.
-
-    Args:
-        given: The token.
-    """
+    """Continues every row with the `given` token, and keeps the scores."""
 
     def __init__(self, given: int) -> None:
         self._given, self.scores = given, list[torch.Tensor]()

@@ -18,9 +18,6 @@ class Row:
     share common prefixes: a prompt is stored once for all its candidates, and a common prefix once for all prompts.
     With a masked model a token sees its whole text and no other.
 
-    Args:
-        masked: Whether the model is a masked model.
-
     Attributes:
         ids: the tokens.
         positions: of each token in its text.

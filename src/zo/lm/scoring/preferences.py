@@ -29,12 +29,7 @@ from zo.tasks.prompts import Encoded
 
 
 class PreferenceScorer(CandidateScorer):
-    """Loss of pairs, share of pairs whose chosen answer has the larger reward, and mean margin of the rewards.
-
-    Args:
-        options: As of `CandidateScorer`.
-        objective: ``dpo`` or ``simpo``, with β and γ.
-    """
+    """Loss of pairs, share of pairs whose chosen answer has the larger reward, and mean margin of the rewards."""
 
     def __init__(self, *options: Any, objective: ObjectiveConfig) -> None:
         super().__init__(*options)

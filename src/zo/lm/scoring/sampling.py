@@ -38,12 +38,7 @@ class Draws:
     samples: Sequence[int]  # For each text, its number among the samples of its prompt
 
     def uniforms(self, prompts: Sequence[int], count: int) -> np.ndarray:
-        """Returns a number in (0, 1) for each text and position, (texts, count), float64.
-
-        Args:
-            prompts: Number of each text's prompt in its file.
-            count: Positions.
-        """
+        """Returns numbers in (0, 1), (texts, count), float64; `prompts` numbers each text's prompt, as in its file."""
         stream = EVALUATION if self.step is None else SAMPLING
         blocks = -(-count // 4)
         words = np.empty((len(prompts), blocks, 4), np.uint64)
@@ -78,13 +73,7 @@ class Draw:
         return torch.full_like(scores, -torch.inf).scatter_(-1, drawn[:, None], 0.0)
 
     def tokens(self, rows: Tensor, position: int, scores: Tensor) -> Tensor:
-        """Returns the sampled token of each row.
-
-        Args:
-            rows: Their numbers.
-            position: Of the token, from 0.
-            scores: (rows, vocabulary).
-        """
+        """Returns the sampled token of each row at a position, counted from 0; scores are (rows, vocabulary)."""
         u = self._uniforms[rows, position, None]
         p = torch.softmax(scores.float() / self._sampling.temperature, -1)
         if self._sampling.top_p < 1:

@@ -34,10 +34,6 @@ class FrozenBlocks:
 
     A list is an `nn.ModuleList` or `nn.Sequential` in which each block's output is the next one's input.
 
-    Args:
-        model: Computes the loss, in evaluation mode.
-        trained: The trained tensors.
-
     Attributes:
         lists: Path of each list -> its blocks before the first trained one.
         called: Paths of the lists that the forward pass of `find` called.
@@ -179,12 +175,7 @@ def _copied(outputs: Any) -> Any:
 
 
 class KeptStates:
-    """Memory for the states of some splits; row 0 has zeros, for padding.
-
-    Args:
-        splits: Their examples, the same objects as in the batches.
-        width: Size of a state.
-        like: Tensor with the dtype and device of states.
+    """Memory for the states of some splits' examples, the same objects as in batches; row 0 has zeros, for padding.
 
     Attributes:
         bytes: Size of the memory.

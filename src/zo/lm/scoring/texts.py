@@ -67,13 +67,6 @@ class Decoding:
 class TextScorer:
     """Rates each generated text; the loss is the negated mean.
 
-    Args:
-        generator: Generates the texts.
-        rater: Rates them.
-        measure: Name of the evaluations' measure.
-        processes: That divide evaluations.
-        decoding: Settings of decoding.
-
     Attributes:
         writes: See `CandidateScorer`.
         tally: Sums over the texts since `begin`.
@@ -244,12 +237,7 @@ class TextScorer:
         return best
 
     def measure_constants(self, train: Sequence[Encoded], examples: Sequence[Encoded]) -> None:
-        """Finds the best constant answer and its reward: `constant`.
-
-        Args:
-            train: Examples whose most frequent answers are tried.
-            examples: Examples to try them on.
-        """
+        """Finds the best constant answer and its reward on `examples`; tries the most frequent answers of `train`."""
         frequent = Counter(answer for e in train for answer in e.references if answer)
         texts = dict.fromkeys([*(of for of, _ in frequent.most_common(FREQUENT)), *ANYTHING])
         some = examples[:TRIED]
@@ -299,15 +287,9 @@ def text_scorer(
     processes: Processes | None = None,
     seed: int = 0,
 ) -> TextScorer:
-    """Returns the scorer of generated texts: by an objective's reward functions, or by the task's measure.
+    """Returns the scorer of generated texts: by an objective's functions, or without one by the task's measure.
 
-    Args:
-        task: Of the texts.
-        objective: Names the functions, of rewards, or of evaluations where named `measure`; None: the task's measure.
-        model: As `zo.lm.load.load` returns it.
-        tokenizer: Of the model.
-        processes: Processes that divide evaluations.
-        seed: Of the run, for sampling.
+    The functions of an objective that is named `measure` rate evaluations alone.
     """
     generator = Generator(model, tokenizer, task.max_new_tokens, task.stop)
     name = task.measure or "f1"

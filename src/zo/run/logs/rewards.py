@@ -17,12 +17,7 @@ MOST_LINES = 10_000  # Lines that one attempt writes: all failures are counted i
 
 
 class TextLog:
-    """Adds lines to `texts.jsonl`.
-
-    Args:
-        directory: The run's own.
-        after: Last step of the rows that are kept; lines of later steps are removed.
-    """
+    """Adds lines to `texts.jsonl`; those that are there of steps later than `after` are removed."""
 
     def __init__(self, directory: Path, after: int):
         self._path, self._after, self._lines = directory / TEXTS, after, 0

@@ -25,13 +25,8 @@ class RunLog:
     """Writes `metrics.jsonl`, `status.json` and the W&B run.
 
     The W&B run is written from `metrics.jsonl` from its beginning, so that an offline run is one file with every step
-    once, however often the run was interrupted; an online run is sent what it does not have yet.
-
-    Args:
-        cfg: Of the run.
-        directory: The run's own, which exists.
-        rows: What an earlier attempt wrote and is to stay; what else is in `metrics.jsonl` is cut off.
-        shared: Of `WandbRun`.
+    once, however often the run was interrupted; an online run is sent what it does not have yet. `rows` of an earlier
+    attempt stay; what else is there is cut off.
     """
 
     def __init__(

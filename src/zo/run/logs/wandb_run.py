@@ -35,13 +35,8 @@ ID = "wandb_id.txt"  # Has the W&B id of a run that was made anew; it is the run
 class WandbRun:
     """One run at W&B, or in W&B's offline file, written from its first row.
 
-    Where W&B cannot be reached or refuses, the run is logged offline instead.
-
-    Args:
-        cfg: Of the run.
-        directory: The run's.
-        rows: Those that there are; W&B is sent the ones that it does not have.
-        shared: Says whether an earlier run could not log to W&B.
+    Where W&B cannot be reached or refuses, the run is logged offline instead. Of the `rows` W&B is sent those that it
+    does not have.
     """
 
     def __init__(self, cfg: RunConfig, directory: Path, rows: Sequence[Row], shared: Shared):

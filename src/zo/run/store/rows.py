@@ -61,10 +61,7 @@ def evaluates(cfg: RunConfig, step: int) -> bool:
 def usable_rows(rows: Sequence[Row], cfg: RunConfig, losses_per_step: int) -> list[Row]:
     """Returns the rows of steps 1, 2, … that need not be made again.
 
-    Args:
-        rows: As read.
-        cfg: The run's configuration.
-        losses_per_step: Losses that a step needs to be replayed; 0 for a method whose steps cannot be replayed.
+    To be replayed a step needs `losses_per_step`; 0 for a method whose steps cannot be replayed.
     """
     usable: list[Row] = []
     for row in rows[: cfg.steps]:
