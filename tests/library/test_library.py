@@ -86,9 +86,9 @@ def test_noise_is_philox_where_it_is_compiled_and_its_compilation_is_told(monkey
     assert capsys.readouterr().err.endswith(told)
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name: None)
-        assert make("mezo", model).method.params.engine.backend == "torch-cpu"
+        assert make("mezo", model).method.params.engine.backend.startswith("torch-cpu")
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    assert make("mezo", model).method.params.engine.backend == "torch-cpu"
+    assert make("mezo", model).method.params.engine.backend.startswith("torch-cpu")
 
 
 GROUPS = [

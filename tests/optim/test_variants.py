@@ -97,13 +97,18 @@ def test_factors_that_are_drawn_together_are_those_that_are_drawn_one_at_a_time(
     assert together["draw_all_"] < 10 < apart["draw_"]
 
 
+needs_programs = pytest.mark.skipif(
+    not zo.noise.engine("philox", "cpu").runs_programs,
+    reason="torch rounds products before their sums",
+)
+
+
+@needs_programs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["lozo", "tezo", "conmezo"])
 def test_streamed_displaces_all_blocks_by_one_program_a_probe(name, dtype, monkeypatch):
     """With the losses of a program for each block."""
-    if not (engine := type(zo.noise.engine("philox", "cpu"))).runs_programs:
-        pytest.skip("torch rounds products before their sums")
-    calls, found = Counter(), []
+    engine, calls, found = type(zo.noise.engine("philox", "cpu")), Counter(), []
     monkeypatch.setattr(Program, "assembled", counted(Program.assembled, "assembled", calls))
     for _ in range(2):
         run = TinyRun(opt().to(dtype), name, "streamed", "philox")
@@ -116,6 +121,7 @@ def test_streamed_displaces_all_blocks_by_one_program_a_probe(name, dtype, monke
     assert together <= 2 * 3 < apart
 
 
+@needs_programs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["mezo_adam", "hizoo", "conmezo", "zo_sign", "zo_momentum"])
 def test_an_update_with_state_is_one_pass_with_the_values_of_one_for_each_tensor(
