@@ -179,6 +179,7 @@ REFUSED = [
     (lambda: zo.optimizer(make_model(), "mezo", 1e-3), r"first, as zo.optimizer\('mezo', model"),
     (lambda: zo.optimizer("Mezo", make_model(), 1e-3), "did you mean mezo"),
     (stepped(lambda _: None), "must return a number"),
+    (stepped(lambda _: torch.tensor(1j)), "must return a number"),
     (stepped(lambda _: X), r"shape \(32, 6\)"),
     (stepped(lambda _: float("nan")), "loss is nan"),
     (stepped(make_model=dropout), r"dropout is on \(call model.eval\(\)\)"),

@@ -75,6 +75,12 @@ def transposed():
     return Headed(layer)
 
 
+def gapped():
+    layer = nn.Linear(16, 16)
+    layer.weight = nn.Parameter((torch.randn(16, 32) / 4)[:, ::2])
+    return Headed(layer)
+
+
 def owned():
     layer = nn.Linear(16, 16)
     layer.weight = Own(layer.weight.data)
@@ -358,6 +364,7 @@ SITUATIONS = {
     "forward": (lambda: rectified(nn.Linear(16, 16)), NO_LINEAR, "has a forward of its own"),
     "norm": (lambda: rectified(nn.LayerNorm(16)), EVERY),
     "transposed": (transposed, {"merged"}, r"layer\.2\.weight|shares its memory"),
+    "gapped": (gapped, EVERY - {"streamed"}, "is a view of another weight, or of a larger"),
     "scripted": (scripted, {"merged"}, "ScriptModule"),
     "subclass": (lambda: Headed(owned()), EVERY - {"offload"}, "layer.weight: is a Own"),
     "subclass read": (lambda: Headed(owned(), beside), {"merged"}, READ),
@@ -430,14 +437,25 @@ def test_weights_that_change_no_loss_are_named():
     assert torch.equal(model.layer[1].weight, old)
 
 
-class Clamped(nn.Embedding):
+def clamped(of):
+    """A layer whose forward writes its weight through an alias of it."""
+
     def forward(self, ids):
-        with torch.no_grad():
-            self.weight.clamp_(-1, 1)
-        return super().forward(ids)
+        of(self.weight)[:] = of(self.weight).clip(-1, 1)
+        return nn.Embedding.forward(self, ids)
+
+    return type("Clamped", (nn.Embedding,), {"forward": forward})
 
 
-@pytest.mark.parametrize("layer", [Clamped, lambda *n: nn.Embedding(*n, max_norm=1.0)])
+WRITING = [
+    partial(nn.Embedding, max_norm=1.0),
+    clamped(lambda w: w.detach()),
+    clamped(lambda w: w.data),
+    clamped(lambda w: w.detach().numpy()),
+]
+
+
+@pytest.mark.parametrize("layer", WRITING)
 @pytest.mark.parametrize("restore", ["merged", "subtract", "snapshot", "streamed"])
 def test_a_forward_that_writes_weights_is_refused_where_they_would_drift(layer, restore):
     model = made(lambda: Headed(layer(11, 16), x=IDS))
@@ -450,6 +468,44 @@ def test_a_forward_that_writes_weights_is_refused_where_they_would_drift(layer, 
     else:
         optimizer.step(model.loss)
     torch.testing.assert_close(model.layer.weight, old, rtol=1e-5, atol=1e-6)
+
+
+class Replaced(nn.Linear):
+    def forward(self, x):
+        self.weight.data = F.normalize(self.weight.data, dim=-1)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("restore", ["merged", "snapshot"])
+def test_a_forward_that_replaces_a_weights_memory_is_refused_before_a_step(restore):
+    model = made(lambda: Headed(Replaced(16, 16)))
+    old = model.state_dict(keep_vars=True)["head.weight"].clone()
+    optimizer = zo.MeZO(model, 0.1, restore=restore, noise="torch")
+    with pytest.raises(ValueError, match=r"closure: replaces the memory of layer\.weight"):
+        optimizer.step(model.loss)
+    assert torch.equal(model.head.weight, old)
+
+
+@pytest.mark.parametrize("restore", ["merged", "snapshot", "streamed"])
+def test_a_closure_whose_later_calls_differ_is_refused_as_such(restore):
+    model = made(lambda: Headed(nn.Linear(16, 16)))
+    calls = iter(range(100))
+
+    def closure():
+        model.x = X.roll(max(0, next(calls) - 2), 0)
+        return model.loss()
+
+    with pytest.raises(ValueError, match="closure: at the same weights it gave"):
+        zo.MeZO(model, 0.1, restore=restore, noise="torch").step(closure)
+
+
+def test_weights_made_in_inference_mode_are_named_where_they_cannot_be_moved(tmp_path):
+    with torch.inference_mode():
+        model = Headed(nn.Linear(16, 16))
+    with pytest.raises(ValueError, match=r"layer\.weight was made under torch\.inference_mode"):
+        zo.LOZO(model, 0.1, restore="factors")
+    with pytest.raises(ValueError, match=r"layer\.weight: was made under torch\.inference_mode"):
+        zo.offload(model, "disk", device="cpu", directory=tmp_path)
 
 
 def cached(step):

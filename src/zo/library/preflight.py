@@ -21,8 +21,7 @@ from zo.weights.aliasing import storage_key
 from zo.weights.anchor import rounding_notice
 from zo.weights.loss import ClosureLoss
 from zo.weights.patching import Reads
-from zo.weights.policy_check import free_bytes
-from zo.weights.restore import RestoreError
+from zo.weights.policy_check import free_bytes, writes
 from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
 
@@ -142,10 +141,13 @@ class Preflight:
         ids = {*map(id, space.parameters)}
         if not (space.policy.constraints.exact or space.shards):
             for name in (n for n, key in changed if key in ids):
-                what = (
-                    f"the forward pass writes {name}, as max_norm and clamps do, and θ would drift"
+                raise writes(space.policy, name)
+        for name, at, now in zip(space.names, self._at, self._addresses(), strict=True):
+            if at != now:
+                raise ValueError(
+                    f"closure: replaces the memory of {name}, as `.data = ` does in a forward pass or hook, and steps"
+                    " would move the former one; write into it, by copy_(), or compute with a new tensor"
                 )
-                raise RestoreError(space.policy.name, what, "snapshot")
         if not math.isclose(first, second, rel_tol=SAME) and math.isfinite(first + second):
             raise ValueError(
                 f"closure: two calls at the same weights gave {first} and {second}. The usual causes: dropout is on"

@@ -9,6 +9,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from zo.weights.sharded import part_of
 
+VIEW = "is a view of another weight, or of a larger memory"
+"""What is said of a tensor that a policy cannot take for the trained one."""
+
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """Of tensors that can be updated in place."""
 
@@ -24,7 +27,7 @@ def storage_key(t: Tensor) -> Hashable:
 def is_alias(t: Tensor, other: Tensor) -> bool:
     """Returns whether a tensor is another one under another name."""
     same = (t.shape, t.stride()) == (other.shape, other.stride())
-    return same and storage_key(t) == storage_key(other)
+    return same and (storage_key(t) == storage_key(other) or not t.numel())
 
 
 def distinct(named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:

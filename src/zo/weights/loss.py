@@ -138,6 +138,6 @@ def number(loss: object) -> float:
             raise ValueError(f"loss: a tensor of shape {shape}; return one number, as loss.mean()")
         if type(loss) is not Tensor:
             loss = whole(loss)  # of a DTensor, this process may hold a part of a sum
-    if loss is None or not hasattr(loss, "__float__"):
+    if not hasattr(loss, "__float__") or (isinstance(loss, Tensor) and loss.is_complex()):
         raise TypeError(f"loss: {loss!r}; the closure must return a number or a tensor of one")
     return float(loss)

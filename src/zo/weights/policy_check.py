@@ -16,7 +16,7 @@ from torch import Tensor
 from zo.weights.directions import Terms, restricted
 from zo.weights.executor import Executor
 from zo.weights.loss import ClosureLoss
-from zo.weights.restore import Excursion, RestoreError
+from zo.weights.restore import Excursion, RestoreError, RestorePolicy
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import add_
 
@@ -129,6 +129,12 @@ class PolicyCheck:
             policy.finish_restore()
             self._put_back(copies)
         if abs(found - truth) > 0.02 * abs(truth - base) + 2 * noise:
+            again = self._evaluate()
+            if abs(again - base) > noise:
+                raise ValueError(
+                    f"closure: at the same weights it gave {base} and, a few calls later, {again}; draw batches and"
+                    " random numbers before the step"
+                )
             what = (
                 f"the first step measures the loss {found} where weights displaced by hand have {truth} and the"
                 f" undisplaced ones {base}, so the model computes with other weights"
@@ -149,15 +155,24 @@ class PolicyCheck:
 
     def _by_hand(self, terms: Terms, part: Places) -> float:
         """Returns the loss of weights of which a part is displaced."""
-        copies = self._copies(part)
+        copies, policy = self._copies(part), self._space.policy
         try:
             for i, of in copies.items():
                 p = of.to(self._space.like[i].device, copy=True)
                 add_(p, p, i, terms)
                 self._space.settled()[i].copy_(p)
-            return self._evaluate()
+            sums = {} if policy.constraints.exact else self._sums(part)
+            loss = self._evaluate()
+            if changed := sums.items() - (self._sums(part) if sums else sums).items():
+                raise writes(policy, self._space.names[min(changed)[0]])
+            return loss
         finally:
             self._put_back(copies)
+
+    def _sums(self, part: Places) -> dict[int, str]:
+        """Returns a sum of each tensor's values: writes through `.data` and NumPy change it and no version counter."""
+        local = self._space.settled()
+        return {i: str(local[i].sum(dtype=torch.float64).item()) for i in part}
 
     def _parts(self) -> list[Places]:
         """Returns parts of the weights whose copies fit into memory together: into the devices', else the host's."""
@@ -187,6 +202,12 @@ class PolicyCheck:
         """Writes copies of tensors back."""
         for i, of in copies.items():
             self._space.settled()[i].copy_(of)
+
+
+def writes(policy: RestorePolicy, what: str) -> RestoreError:
+    """Returns the error of a forward pass that writes what a policy moves in place."""
+    said = f"the forward pass writes {what}, as max_norm and clamps do, and θ would drift"
+    return RestoreError(policy.name, said, "snapshot")
 
 
 def free_bytes(device: torch.device) -> float:

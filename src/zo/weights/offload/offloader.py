@@ -67,7 +67,7 @@ class Offload(Store):
         self.stores = [stores[p] for p in named]
         self.parameters = offloaded(self, model, [(p, stores[p].tensor) for p in named])
         self._index = {id(p): i for i, p in enumerate(self.parameters)}
-        self._begin = [_version(p) for p in self.parameters]
+        self._begin = [p._version for p in self.parameters]
         owners = parameter_owners(model, lambda p: self._index.get(id(p)))
         self._calls = UnitCalls(model, owners, self.parameters, self, device)
         units = {frozenset(u.tensors): u.sizes for u in self._calls.units if u.block is None}
@@ -138,7 +138,7 @@ class Offload(Store):
         for i, copy in zip(wanted, found, strict=True):
             self.stores[i] = copy
             self.parameters[i].data = copy.tensor
-            self._begin[i] = _version(self.parameters[i])
+            self._begin[i] = self.parameters[i]._version
 
     def whole(self, p: OffloadedParameter) -> Tensor:
         """Returns a parameter's values in the host's memory."""
@@ -303,11 +303,11 @@ class Offload(Store):
     def _stale(self, plan: Plan) -> bool:
         """Returns whether a parameter was written since it was fetched."""
         pairs = zip(plan.tensors, plan.versions, strict=False)
-        return any(_version(self.parameters[i]) != was for i, was in pairs)
+        return any(self.parameters[i]._version != was for i, was in pairs)
 
     def _checked_version(self, i: int) -> int:
         """Returns a parameter's version; raises OffloadError if a read-only one was changed."""
-        version = _version(self.parameters[i])
+        version: int = self.parameters[i]._version
         if version != self._begin[i] and not self.stores[i].writable:
             raise OffloadError(
                 f"{self.names[i]}: was changed in the model, but is not trained and is read from its file"
@@ -329,7 +329,3 @@ def _not_differentiable(unit: str) -> RuntimeError:
         f"{unit}: its weights are offloaded and are on the device only during the call, so nothing can be"
         " backpropagated through it; call the model under torch.no_grad()"
     )
-
-
-def _version(p: Tensor) -> int:
-    return 0 if p.is_inference() else p._version

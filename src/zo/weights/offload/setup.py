@@ -76,6 +76,11 @@ def offload(
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise OffloadRefused(f"{path}: is a ScriptModule; its weights cannot be offloaded")
+    for path, p in model.named_parameters():
+        if p.is_inference():
+            raise OffloadRefused(
+                f"{path}: was made under torch.inference_mode; make the model outside of it"
+            )
     files = files_of(model)
     _tie(model, files)
     _forget_accelerate(model)

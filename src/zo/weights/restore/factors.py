@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from zo.noise import NoiseKey
-from zo.weights.aliasing import is_alias, storage_key
+from zo.weights.aliasing import VIEW, is_alias, storage_key
 from zo.weights.anchor import SeenUpdate
 from zo.weights.directions import Direction, LowRank, Stored, Terms
 from zo.weights.loss import Loss
@@ -310,9 +310,11 @@ class Factors(RestorePolicy):
             ]
             own = {name: i for name, _, i in held if i is not None}
             for name, p, i in held:
+                at = f"{path}.{name}" if path else name
                 if i is not None and not is_alias(p, self._tensors[i]):
-                    at = f"{path}.{name}" if path else name
-                    raise ValueError(f"restore=factors: {at} is a view of another weight")
+                    raise ValueError(f"restore=factors: {at} {VIEW}")
+                if i is not None and p.is_inference():
+                    raise ValueError(f"restore=factors: {at} was made under torch.inference_mode")
             refuse_scripted(self.name, {module: [(module, n, i) for n, i in own.items()]})
             if own and (forward := self._layers.forward_of(module, own, path)) is not None:
                 forward = self._of_own_weights(module, own, path, forward)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from zo.noise import Move, NoiseKey, PreparedProgram, TensorTable
-from zo.weights.aliasing import is_alias, is_dense, storage_key
+from zo.weights.aliasing import VIEW, is_alias, is_dense, storage_key
 from zo.weights.directions import Terms, at_least_float32, uncast
 from zo.weights.offloaded import OffloadedParameter, offload_of
 from zo.weights.patching import (
@@ -239,7 +239,7 @@ def _owners_of(
         p, like = cast(Tensor, module._parameters[name]), tensors[i]
         if not (is_alias(p, like) and is_dense(like)):
             path = next(path for path, of in model.named_modules() if of is module)
-            raise ValueError(f"restore=streamed: {path}.{name} is a view of another weight")
+            raise ValueError(f"restore=streamed: {path}.{name} {VIEW}")
     if missing := {*tensors} - {i for of in held.values() for *_, i in of}:
         raise ValueError(f"restore=streamed: no module of the model holds {names[min(missing)]}")
     return held
