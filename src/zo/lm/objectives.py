@@ -15,6 +15,7 @@ from zo.lm.scoring.candidates import CandidateScorer
 from zo.lm.scoring.collate import Batch
 from zo.tasks.config import TaskConfig
 from zo.tasks.objective import OF_PAIRS, OF_TEXT, ObjectiveConfig
+from zo.tasks.predictions import Confusion
 
 if TYPE_CHECKING:
     from zo.lm.scoring.texts import TextScorer
@@ -50,11 +51,7 @@ class MetricScorer(CandidateScorer):
         predictions = scores.argmax(-1).tolist()
         if self._metric == "accuracy":
             return sum(p == y for p, y in zip(predictions, labels, strict=True)) / len(labels)
-        values = []
-        for label in {*labels, *predictions}:
-            both = sum(p == y == label for p, y in zip(predictions, labels, strict=True))
-            values.append(2 * both / (predictions.count(label) + labels.count(label)))
-        return sum(values) / len(values)
+        return Confusion.of(labels, predictions, scores.shape[-1]).macro_f1
 
 
 def scorers(

@@ -119,10 +119,7 @@ class Run:
             return replay_to(self.session.assembly, trajectory, len(rows), source, reached)
 
     def train(self) -> Summary:
-        """Steps and evaluates until the steps, the patience or the numbers run out.
-
-        Returns:
-            The run's summary.
+        """Steps and evaluates until steps, patience or numbers run out; returns the run's summary.
 
         Raises:
             Interrupted: If a signal asked to stop; the log has what was made.

@@ -24,11 +24,7 @@ def rounded(probabilities: list[float]) -> list[float]:
 
 
 def write(directory: Path, answers: Answers, session: Session) -> str:
-    """Writes the answers of each split, `test` first, as a table, on process 0.
-
-    Returns:
-        The table's digest, by which the evaluation's row knows it.
-    """
+    """Writes each split's answers, `test` first, as a table, on process 0; returns its digest."""
     examples: list[Example] = []
     compared = any(predictions for predictions, _ in answers.values())
     columns = ("split", "label", "predicted", "probability") if compared else ("split", "loss")

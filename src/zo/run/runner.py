@@ -60,15 +60,12 @@ UNUSABLE = (
 
 
 def run(cfg: RunConfig, directory: Path | None = None, shared: Shared | None = None) -> Summary:
-    """Makes one run, goes on with it where it was interrupted, or returns at once if it has ended.
+    """Makes one run, goes on with it where it was interrupted, or finds that it has ended; returns its summary.
 
     Args:
         cfg: Checked configuration.
         directory: Of a run that is frozen; None finds or makes the one of the configuration.
         shared: What earlier runs of a multirun left; takes what this one leaves.
-
-    Returns:
-        The run's summary.
 
     Raises:
         TaskError, ModelError: If data or weights cannot be had as configured.

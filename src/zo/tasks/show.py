@@ -26,11 +26,7 @@ TRUE, OTHER = "black on green", "black on red"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the examples.
-
-    Returns:
-        The exit status: 2 if the examples cannot be shown.
-    """
+    """Prints the examples; returns the exit status, 2 if they cannot be shown."""
     if {"-h", "--help"} & set(argv):
         print(__doc__.strip())
         return 0

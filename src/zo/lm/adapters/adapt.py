@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,7 +120,7 @@ def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
     options: dict[str, Any] = {"autocast_adapter_dtype": wide}
     vocabulary = model.get_input_embeddings().weight.shape[0]
     tokens = torch.randint(vocabulary, (getattr(cfg, "tokens", 0),)).to(device_of(model))
-    with _refusals(model, cfg):
+    try:
         if cfg.path is None:
             made = peft.get_peft_model(model, _peft_config(cfg, loaded), **options)
         else:
@@ -135,6 +134,10 @@ def _with_peft(loaded: Loaded, cfg: PeftAdapter) -> Loaded:
                 made.active_peft_config.inference_mode = False
                 made.prompt_encoder.requires_grad_(True)
             _check_loaded(made, stored, cfg.path)
+    except ModelError:
+        raise
+    except (ValueError, KeyError, TypeError, RuntimeError, OSError, NotImplementedError) as error:
+        raise _refusal(model, cfg, error) from error
     for p in made.parameters():
         if p.requires_grad:
             p.data = p.data.to(device_of(model), torch.float32 if wide else model.dtype)
@@ -196,23 +199,15 @@ def _check_loaded(made: Any, stored: Mapping[str, Tensor], path: str) -> None:
         )
 
 
-@contextmanager
-def _refusals(model: nn.Module, cfg: PeftAdapter) -> Iterator[None]:
-    """Turns peft's exceptions into one sentence."""
-    try:
-        yield
-    except ModelError:
-        raise
-    except (ValueError, KeyError, TypeError, RuntimeError, OSError, NotImplementedError) as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        reason = lines[-1].strip() if lines[0].endswith(":") else lines[0]
-        if "arget" not in reason:
-            raise ModelError(f"adapter={cfg.name}: {reason}") from error
-        linear = (n.split(".")[-1] for n, m in model.named_modules() if isinstance(m, nn.Linear))
-        layers = ", ".join(list(dict.fromkeys(linear)))
-        raise ModelError(
-            f"adapter.targets: {reason.rstrip('.')}; {type(model).__name__} has the linear layers {layers}"
-        ) from error
+def _refusal(model: nn.Module, cfg: PeftAdapter, error: Exception) -> ModelError:
+    """Returns one sentence for an exception of peft's."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    reason = lines[-1].strip() if lines[0].endswith(":") else lines[0]
+    if "arget" not in reason:
+        return ModelError(f"adapter={cfg.name}: {reason}")
+    linear = (n.split(".")[-1] for n, m in model.named_modules() if isinstance(m, nn.Linear))
+    there = f"{type(model).__name__} has the linear layers {', '.join(dict.fromkeys(linear))}"
+    return ModelError(f"adapter.targets: {reason.rstrip('.')}; {there}")
 
 
 def merged(loaded: Loaded) -> Any:

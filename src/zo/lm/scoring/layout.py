@@ -44,11 +44,7 @@ class Layout:
     texts: list[Texts] = field(default_factory=list)
 
     def put(self, example: Encoded, b: int, p: int, chosen: list[int]) -> list[list[int]]:
-        """Adds the prompt and chosen candidates of example `b` to row `p`.
-
-        Returns:
-            For each chosen candidate the columns that predict its tokens.
-        """
+        """Adds prompt and chosen candidates of example `b` to row `p`; returns the columns that predict each."""
         row = self.rows[p]
         prompt = row.add(example.prompt_ids)
         if example.mask_at is not None:
