@@ -171,38 +171,6 @@ def test_rows_with_choices_of_their_own_and_answers_that_are_measured(
 
 
 @pytest.mark.process
-def test_conversations_are_continued_by_the_chat_template(tmp_path, capsys):
-    model = shutil.copytree(REVIEWS_TINY, tmp_path / "model")
-    settings = json.loads((model / "tokenizer_config.json").read_text())
-    settings["chat_template"] = (
-        "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}"
-    )
-    (model / "tokenizer_config.json").write_text(json.dumps(settings))
-    question = {"role": "user", "content": "Is it a warm and funny film?"}
-    answer = {"role": "assistant", "content": " it is"}
-    asked, answered = tmp_path / "asked.jsonl", tmp_path / "answered.jsonl"
-    answered.write_text((json.dumps({"messages": [question, answer]}) + "\n") * 20)
-    asked.write_text((json.dumps({"messages": [question]}) + "\n") * 2)
-    data = ("task=completion", f"task.path={answered}", "task.max_new_tokens=5")
-    cfg = configured(tmp_path / "out", *data, f"model.path={model}", "batch_size=4")
-    run(cfg)
-    weights = tmp_path / "weights"
-    assert export.main([str(directory_of(cfg)), "--out", str(weights)]) == 0
-    tokenizer = AutoTokenizer.from_pretrained(weights)
-    prompt = tokenizer.apply_chat_template([question], tokenize=False, add_generation_prompt=True)
-    ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
-    made = AutoModelForCausalLM.from_pretrained(weights, dtype="auto").generate(
-        **ids, max_new_tokens=5, do_sample=False
-    )
-    text = tokenizer.decode(made[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
-    for source in (directory_of(cfg), weights):
-        rows, _ = predicted(capsys, source, asked)
-        assert [row["predicted"] for row in rows] == [text] * 2
-        assert json.loads(rows[0]["messages"]) == [question]
-
-
-@pytest.mark.process
 def test_what_cannot_be_predicted_is_said_in_a_sentence(own_csv, tmp_path, capsys):
     cfg = own_run(own_csv, tmp_path / "out", "steps=1")
     icl = own_run(own_csv, tmp_path / "out", "optimizer=icl", "optimizer.k=2")
@@ -246,7 +214,10 @@ def test_what_cannot_be_predicted_is_said_in_a_sentence(own_csv, tmp_path, capsy
 
 
 def test_conversations_are_trained_at_all_messages_and_answered_at_the_last(tmp_path, capsys):
-    """A run that is interrupted goes on with the same losses; other messages are another run."""
+    """A run that is interrupted goes on with the same losses; other messages are another run.
+
+    The answer is what transformers writes to the template's prompt, and is that of the run's export, too.
+    """
     base = shutil.copytree(REVIEWS_TINY, tmp_path / "base")
     words = AutoTokenizer.from_pretrained(base)
     words.chat_template = (
@@ -268,5 +239,14 @@ def test_conversations_are_trained_at_all_messages_and_answered_at_the_last(tmp_
     again = configured(tmp_path / "again", *own, "task.turns=all")
     assert losses == [row["train/loss"] for row in rows_once_run(again)[1:]]
     assert losses != [row["train/loss"] for row in rows_once_run(last)[1:]]
-    (row,), _ = predicted(capsys, directory_of(every), asked)
-    assert row["predicted"]
+    weights = tmp_path / "weights"
+    assert export.main([str(directory_of(every)), "--out", str(weights)]) == 0
+    words = AutoTokenizer.from_pretrained(weights)
+    prompt = words.apply_chat_template(turns[:3], tokenize=False, add_generation_prompt=True)
+    ids = words(prompt, add_special_tokens=False, return_tensors="pt")
+    model = AutoModelForCausalLM.from_pretrained(weights, dtype="auto")
+    made = model.generate(**ids, max_new_tokens=2, do_sample=False)[0, ids["input_ids"].shape[1] :]
+    for source in (directory_of(every), weights):
+        (row,), _ = predicted(capsys, source, asked)
+        assert row["predicted"] == words.decode(made, skip_special_tokens=True) != ""
+        assert json.loads(row["messages"]) == turns[:3]
