@@ -171,8 +171,7 @@ class TextScorer:
         examples = [example for example in batch for _ in range(how.samples)] * n
         draws = None if how.sampling is None else Draws(how.sampling, self._step, samples)
         written = self._generator.write(examples, draws, n)
-        found = self._rated(examples, written)
-        self._count(examples, written, found)
+        found = self._counted(examples, written)
         size = len(examples) // n
         return [found.totals[i * size : (i + 1) * size] for i in range(n)]
 
@@ -210,8 +209,7 @@ class TextScorer:
     def _evaluated(self, examples: Sequence[Encoded]) -> torch.Tensor:
         """Returns a row per example: its reward, then that of each function; nan if there is none."""
         written = self._generator.write(examples)
-        found = self._rated(examples, written)
-        self._count(examples, written, found)
+        found = self._counted(examples, written)
         if not self.samples:
             self.samples = _samples(examples, written, found)
         best = self._best_of_drawn(examples)
@@ -230,8 +228,7 @@ class TextScorer:
         for sample in range(how.eval_samples):
             draws = Draws(how.sampling, None, [sample] * len(examples))
             written = self._generator.write(examples, draws)
-            found = self._rated(examples, written)
-            self._count(examples, written, found)
+            found = self._counted(examples, written)
             pairs = zip(best, found.totals, strict=True)
             best = [max((v for v in pair if v is not None), default=None) for pair in pairs]
         return best
@@ -250,17 +247,13 @@ class TextScorer:
         text = max(means, key=means.__getitem__)
         self.constant = text, means[text]
 
-    def _count(
-        self, examples: Sequence[Encoded], written: Sequence[Written], found: Ratings
-    ) -> None:
-        """Adds texts to the tally."""
-        self.tally.see(
-            found,
-            [e.row for e in examples],
-            [w.text for w in written],
-            [len(w.ids) for w in written],
-            sum(w.truncated for w in written),
-        )
+    def _counted(self, examples: Sequence[Encoded], written: Sequence[Written]) -> Ratings:
+        """Returns the ratings of texts, and adds these to the tally."""
+        found = self._rated(examples, written)
+        rows, texts = [e.row for e in examples], [w.text for w in written]
+        lengths, cut = [len(w.ids) for w in written], sum(w.truncated for w in written)
+        self.tally.see(found, rows, texts, lengths, cut)
+        return found
 
     def _rated(
         self, examples: Sequence[Encoded], written: Sequence[Written], together: bool = False
