@@ -69,7 +69,7 @@ class Recorder:
         if self._file is None or self._method.step_index != self._step:
             self._open(merged)
         if merged:
-            self._write(self._frames.merge(self._step))
+            self._write(self._frames.encode(b"F", self._step))
 
     def _open(self, merged: bool) -> None:
         """Opens the file where the training is."""
@@ -89,18 +89,18 @@ class Recorder:
                 raise TrajectoryError(
                     f"{self._path}: the weights are not those after its step {step}; load the model's, too"
                 )
-            self._continue(found, step)
+            self._file, self._opened, self._step = (
+                Appender(self._path, found.ends[step]),
+                True,
+                step,
+            )
+            self._rates = found.rates[step - 1] if step else ()
             return
         if self._path.exists():
             raise FileExistsError(f"record: {self._path} exists; remove it or name another file")
         self._file = Appender(self._path, 0)
         self._opened = True
         self._write(header.encode())
-
-    def _continue(self, found: Trajectory, step: int) -> None:
-        """Opens the file and cuts off what follows a step."""
-        self._file, self._opened, self._step = Appender(self._path, found.ends[step]), True, step
-        self._rates = found.rates[step - 1] if step else ()
 
     def append(self, rates: Sequence[Rates], losses: Sequence[float]) -> None:
         """Adds a step.
@@ -110,11 +110,11 @@ class Recorder:
         """
         step, frames, flat = self._method.step_index, b"", tuple(v for r in rates for v in r)
         if flat != self._rates:
-            frames = self._frames.rates(step - 1, flat)
+            frames = self._frames.encode(b"L", step - 1, *flat)
             self._rates = flat
-        frames += self._frames.step(step, losses)
+        frames += self._frames.encode(b"S", step, *losses)
         if step % DIGEST_EVERY == 0 or (step & (step - 1)) == 0:
-            frames += self._frames.digest(step, digest_of(self._method))
+            frames += self._frames.encode(b"D", step, digest_of(self._method))
         self._step = step
         self._write(frames)
 
@@ -136,5 +136,5 @@ class Recorder:
         if self._file is not None and not self.broken_off and self._step == self._method.step_index:
             has_one = read_record(self._path).digests.get(self._step) is not None
             if self._step and not has_one and not merged:
-                self._write(self._frames.digest(self._step, digest_of(self._method)))
+                self._write(self._frames.encode(b"D", self._step, digest_of(self._method)))
             self.suspend()

@@ -17,7 +17,6 @@ last step up to it (u32) and of the bytes before it.
 import json
 import struct
 import zlib
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,27 +92,9 @@ class Frames:
         if header.groups:
             self._bodies |= {b"D": struct.Struct("<16s"), b"F": struct.Struct("")}
 
-    def step(self, step: int, losses: Sequence[float]) -> bytes:
-        """Returns the bytes of step `step` ≥ 1."""
-        return self._sealed(step, b"S" + self._bodies[b"S"].pack(*losses))
-
-    def rates(self, step: int, rates: Sequence[float]) -> bytes:
-        """Returns the bytes of the rates from the step after `step` on."""
-        return self._sealed(step, b"L" + self._bodies[b"L"].pack(*rates))
-
-    def digest(self, step: int, digest: bytes) -> bytes:
-        """Returns the bytes of a digest, 16 bytes, after step `step`."""
-        return self._sealed(step, b"D" + self._bodies[b"D"].pack(digest))
-
-    def merge(self, step: int) -> bytes:
-        """Returns the bytes of a merge of factors after step `step`."""
-        return self._sealed(step, b"F")
-
-    def best(self, step: int, best: Best) -> bytes:
-        """Returns the bytes of a best after step `step`."""
-        digest = bytes.fromhex(best.weights.removeprefix(HASH))
-        body = self._bodies[b"B"].pack(best.val_accuracy, best.test_accuracy, digest)
-        return self._sealed(step, b"B" + body)
+    def encode(self, kind: bytes, step: int, *content: Any) -> bytes:
+        """Returns the bytes of a frame of a kind, see above; `step` is the last step up to it, its own included."""
+        return self._sealed(step, kind + self._bodies[kind].pack(*content))
 
     def read(self, data: bytes, at: int, step: int) -> tuple[bytes, tuple[Any, ...], int] | None:
         """Decodes the frame at byte offset `at`, after `step` steps: returns kind, content, end; None if damaged."""
@@ -204,9 +185,11 @@ class Trajectory:
         frames = Frames(self.header)
         parts = [self.header.encode()]
         for step, losses in enumerate(self.losses, start=1):
-            parts.append(frames.step(step, losses))
-            if step in self.bests:
-                parts.append(frames.best(step, self.bests[step]))
+            parts.append(frames.encode(b"S", step, *losses))
+            if (best := self.bests.get(step)) is not None:
+                digest = bytes.fromhex(best.weights.removeprefix(HASH))
+                rated = best.val_accuracy, best.test_accuracy
+                parts.append(frames.encode(b"B", step, *rated, digest))
         return b"".join(parts)
 
     def best_until(self, step: int) -> int | None:
