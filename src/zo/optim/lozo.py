@@ -21,7 +21,7 @@ r: ε and η grow with the rank, as in the released code. `n` > 1 is ours: n dir
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
 from zo.optim.base import Coefficients
@@ -31,6 +31,8 @@ from zo.weights.directions import LowRank
 from zo.weights.space import ParameterSpace
 from zo.weights.subspaces import drawn_factors
 from zo.weights.updates import LinearUpdate
+
+_Kind = TypeVar("_Kind", bound=LowRank)
 
 
 class LOZO(MeZO):
@@ -52,13 +54,22 @@ class LOZO(MeZO):
 
     def direction_at(self, step: int, i: int = 0) -> LowRank:
         """Returns direction `i` of a step: U new, V as old as the interval says."""
-        return LowRank(
+        return self.drawn(LowRank, step, i, self.kept_key(step, i))
+
+    def drawn(self, kind: type[_Kind], step: int, i: int, v: NoiseKey, **more: Any) -> _Kind:
+        """Returns direction `i` of a step, of a kind whose key `u` is new and whose `v` is given."""
+        return kind(
             u=NoiseKey(self.seed, PERTURBATION, step, i),
-            v=NoiseKey(self.seed, SUBSPACE, step // self.config.interval, i),
+            v=v,
             rank=self.config.rank,
             engine=self.params.engine,
             factors=self.factors and self.factors.begin(step),
+            **more,
         )
+
+    def kept_key(self, step: int, stream: int) -> NoiseKey:
+        """Returns the key of what is kept for the interval of a step."""
+        return NoiseKey(self.seed, SUBSPACE, step // self.config.interval, stream)
 
     def advance(self, coefficients: Coefficients) -> None:
         """Applies the update and goes on to the next step; where V is redrawn, the factors are merged into θ."""

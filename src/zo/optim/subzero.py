@@ -19,7 +19,6 @@ Deviations: P and Q are of QR with the signs of R's diagonal taken out, which ma
 Entries have variance 1, so that ε and η mean what they mean in MeZO. `n` > 1 is ours.
 """
 
-from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
 from zo.optim.config_low_rank import SubZeroConfig
 from zo.optim.lozo import LOZO
 from zo.weights.directions import LowRank
@@ -33,20 +32,13 @@ class SubZero(LOZO):
 
     def renew_subspace(self) -> None:
         """Draws P and Q of the current interval."""
-        interval, tensors = self.step_index // self.config.interval, self.params.like
+        engine, tensors = self.params.engine, self.params.like
+        rank, square = self.config.rank, bool(self.config.square)
         for side, name in enumerate(("p", "q")):
-            key = NoiseKey(self.seed, SUBSPACE, interval, side)
-            engine, rank, square = self.params.engine, self.config.rank, bool(self.config.square)
+            key = self.kept_key(self.step_index, side)
             self.state[name] = bases(engine, key, rank, tensors, name == "q", square)
 
     def direction_at(self, step: int, i: int = 0) -> LowRank:
         """Returns direction `i` of a step of the current interval."""
-        return Projected(
-            u=NoiseKey(self.seed, PERTURBATION, step, i),
-            v=NoiseKey(self.seed, SUBSPACE, step // self.config.interval, 1),
-            rank=self.config.rank,
-            engine=self.params.engine,
-            factors=self.factors and self.factors.begin(step),
-            p=self.state["p"],
-            q=self.state["q"],
-        )
+        p, q = self.state["p"], self.state["q"]
+        return self.drawn(Projected, step, i, self.kept_key(step, 1), p=p, q=q)

@@ -24,7 +24,6 @@ corrected, and the form of TeZO-Adam's denominator, which here leaves out the pr
 import torch
 from torch import Tensor
 
-from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
 from zo.optim.base import Coefficients
 from zo.optim.config_low_rank import TeZOConfig
 from zo.optim.lozo import LOZO
@@ -54,16 +53,8 @@ class TeZO(LOZO):
 
     def direction_at(self, step: int, i: int = 0) -> Temporal:
         """Returns direction `i` of a step: τ new, U and V the same as ever."""
-        interval = step // self.config.interval
-        return Temporal(
-            u=NoiseKey(self.seed, PERTURBATION, step, i),
-            v=NoiseKey(self.seed, SUBSPACE, interval, 1),
-            rank=self.config.rank,
-            scale=self.update_scale,
-            engine=self.params.engine,
-            factors=self.factors and self.factors.begin(step),
-            kept=NoiseKey(self.seed, SUBSPACE, interval, 0),
-        )
+        u, v = self.kept_key(step, 0), self.kept_key(step, 1)
+        return self.drawn(Temporal, step, i, v, scale=self.update_scale, kept=u)
 
     def apply(self, coefficients: Coefficients) -> None:
         """Moves the moments of c τ, and θ by what the variant makes of them."""

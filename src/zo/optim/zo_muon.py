@@ -20,13 +20,11 @@ by √(m/r): a probe is √(r/m) of the length of MeZO's. ρ is relative to η, 
 import torch
 from torch import Tensor
 
-from zo.noise import PERTURBATION, SUBSPACE, NoiseKey
 from zo.optim.base import Coefficients
 from zo.optim.config_low_rank import ZOMuonConfig
-from zo.optim.mezo import MeZO
+from zo.optim.lozo import LOZO
 from zo.weights.directions import Stored, Terms
-from zo.weights.space import ParameterSpace
-from zo.weights.subspaces import RowSubspace, bases, drawn_factors
+from zo.weights.subspaces import RowSubspace, bases
 from zo.weights.updates import TensorwiseUpdate
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -51,27 +49,15 @@ def msign(x: Tensor, method: str) -> Tensor:
     return torch.where(usable, y if wide else y.mT, x)  # waits for no device
 
 
-class ZOMuon(MeZO):
+class ZOMuon(LOZO):
     """W ← W − η P msign(1/N Σ c_i Ψ_i)."""
 
-    config: ZOMuonConfig
-    unsaved = ("factors",)
-
-    def __init__(self, params: ParameterSpace, config: ZOMuonConfig, *, lr: float, seed: int):
-        super().__init__(params, config, lr=lr, seed=seed)
-        self.factors = drawn_factors(params)
-        self._renew_subspace()
+    config: ZOMuonConfig  # type: ignore[assignment]
 
     def direction_at(self, step: int, i: int = 0) -> RowSubspace:
         """Returns direction `i` of a step of the current interval."""
-        return RowSubspace(
-            u=NoiseKey(self.seed, PERTURBATION, step, i),
-            v=NoiseKey(self.seed, SUBSPACE, step // self.config.interval, 0),
-            rank=self.config.rank,
-            engine=self.params.engine,
-            factors=self.factors and self.factors.begin(step),
-            p=self.state["p"],
-        )
+        v = self.kept_key(step, 0)
+        return self.drawn(RowSubspace, step, i, v, p=self.state["p"])
 
     def apply(self, coefficients: Coefficients) -> None:
         """W ← W − η (P msign(G) + λ W)."""
@@ -93,14 +79,7 @@ class ZOMuon(MeZO):
 
         self.apply_update(lambda lr: TensorwiseUpdate(terms, lr))
 
-    def advance(self, coefficients: Coefficients) -> None:
-        """Applies the update and goes on to the next step, where an interval ends with a new P."""
-        super().advance(coefficients)
-        if self.step_index % self.config.interval == 0:
-            self._renew_subspace()
-
-    def _renew_subspace(self) -> None:
+    def renew_subspace(self) -> None:
         """Draws P of the current interval."""
-        key = NoiseKey(self.seed, SUBSPACE, self.step_index // self.config.interval, 0)
-        engine, tensors = self.params.engine, self.params.like
-        self.state["p"] = bases(engine, key, self.config.rank, tensors)
+        key, engine = self.kept_key(self.step_index, 0), self.params.engine
+        self.state["p"] = bases(engine, key, self.config.rank, self.params.like)

@@ -162,29 +162,6 @@ def kept_left(of: LowRank, parts: Sequence[Tensor]) -> KeptLeft:
     return KeptLeft(of.u, of.v, of.rank, of.scale, of.engine, of.factors, of=of, parts=parts)
 
 
-def orthonormal(
-    engine: Engine, key: NoiseKey, i: int, length: int, rank: int, like: Tensor
-) -> Tensor:
-    """Returns `rank` orthonormal rows, (rank, length): a uniformly random subspace; rows beyond `length` are 0.
-
-    QR of a Gaussian in float64 on the host, the signs of R's diagonal taken out, so that devices agree on it.
-
-    Args:
-        engine: Draws.
-        key: See `NoiseKey`.
-        i: Position of the tensor.
-        length: Of a row.
-        rank: Number of rows.
-        like: A tensor on the device of the result.
-    """
-    drawn = engine.draw_(like.new_empty((rank, length), dtype=torch.float32), key, i)
-    q, r = torch.linalg.qr(drawn[: min(rank, length)].mT.cpu().double())
-    basis = (q * r.diagonal().sign()).mT.float()  # (min(rank, length), length)
-    out = torch.zeros_like(drawn)
-    out[: len(basis)] = basis.to(out.device)
-    return out
-
-
 def drawn_factors(tensors: TrainableTensors) -> DrawnFactors | None:
     """Returns what draws the factors of all tensors together; None where they are drawn one at a time."""
     if isinstance(tensors.engine, PhiloxEngine) and not (tensors.shards or tensors.offloaded):
@@ -206,9 +183,10 @@ def bases(
     of_columns: bool = False,
     square: bool = False,
 ) -> list[Tensor]:
-    """Returns `orthonormal` rows for every matrix, as long as its rows' number or its columns'; for others, nothing.
+    """Returns orthonormal rows for every matrix, (rank, length), uniformly random; for others, nothing.
 
-    Rows and columns are those of `nearly_square` where that is asked for.
+    `length` is the number of its rows, or of its columns; of `nearly_square` where that is asked for. Rows beyond
+    `length` are 0. QR of a Gaussian in float64 on the host, the signs of R's diagonal taken out: devices agree on it.
     """
     found = []
     for i, p in enumerate(tensors):
@@ -216,6 +194,9 @@ def bases(
             found.append(p.new_zeros(0, dtype=torch.float32))
             continue
         shape = nearly_square(p.numel()) if square else (p.shape[0], math.prod(p.shape[1:]))
-        length = shape[of_columns]
-        found.append(orthonormal(engine, key, i, length, rank, p))
+        drawn = engine.draw_(p.new_empty((rank, shape[of_columns]), dtype=torch.float32), key, i)
+        q, r = torch.linalg.qr(drawn[: min(drawn.shape)].mT.cpu().double())
+        basis = (q * r.diagonal().sign()).mT.float()  # (min(rank, length), length)
+        found.append(torch.zeros_like(drawn))
+        found[-1][: len(basis)] = basis.to(p.device)
     return found
