@@ -46,11 +46,11 @@ def moved_by(engine, kind, pending, decay, at_random, on="cpu") -> list[Tensor]:
         m, v = {3: values(3, kept).to(on)}, {3: values(4, kept, positive=True).to(on)}
         z = [direction(key, engine) for key in KEYS]
         if count:
-            scalars = AdamScalars(None, 0.9, 0.99, 0.3, 0.4, 1e-3, -0.02)
+            scalars = AdamScalars(0.9, 0.99, 0.3, 0.4, 1e-3, -0.02)
             gradient = [(0.7 - j, z_j) for j, z_j in enumerate(z[:count])]
             update, along = AdamUpdate(gradient, m, v, scalars), z[count - 1]
         else:
-            scalars = HiZOOScalars(None, -0.02, 0.3, 0.1, 0.02, state == "float32")
+            scalars = HiZOOScalars(-0.02, 0.3, 0.1, 0.02, state == "float32")
             update, along = HiZOOUpdate(z[0], v, scalars), Preconditioned(z[0], v)
         update.kernel(at, [(pending, along)] if pending else [])()
         found += [at.p.cpu(), m[3].cpu(), v[3].cpu()]

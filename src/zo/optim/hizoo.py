@@ -46,7 +46,7 @@ class HiZOOUpdate(ParameterUpdate):
     Attributes:
         z: Direction of probe and step.
         h: H, one tensor per trainable one.
-        scalars: Of the step; nothing is pending in them.
+        scalars: Of the step.
     """
 
     z: Direction
@@ -55,7 +55,7 @@ class HiZOOUpdate(ParameterUpdate):
 
     def terms(self, i: int, p: Tensor) -> Terms:
         """Moves H for tensor `i` and returns what θ moves by."""
-        _, step, difference, s, divisor, in_float32 = self.scalars
+        step, difference, s, divisor, in_float32 = self.scalars
         h, z = self.h[i], self.z.sample(i, p)
         if in_float32:
             gain = difference * s / divisor
@@ -68,7 +68,7 @@ class HiZOOUpdate(ParameterUpdate):
 
     def change(self, at: ProgramValues, x: Value) -> Value:
         """As `ParameterUpdate.change`: moves H, whose products are each rounded to its dtype unless it is float32."""
-        _, step, difference, s, divisor, in_float32 = self.scalars
+        step, difference, s, divisor, in_float32 = self.scalars
         z, h, dtype = at.sample(self.z), at.load(self.h), at.array(self.h)
         if in_float32:
             h = h.add(h.mul(z.mul(z).mul(difference * s / divisor).add(-s)))
@@ -88,9 +88,8 @@ class HiZOOUpdate(ParameterUpdate):
             return None
         if move.engine.runs_programs:
             return partial(at.run_program, move.engine, pending, self.change)
-        scalars = self.scalars._replace(pending=sum(c for c, _ in pending) if pending else None)
-        key = move.terms[-1][1]
-        return gpu_pass("hizoo", move.engine, at, [self.h[at.i]], key, scalars)
+        before, key = sum(c for c, _ in pending) if pending else None, move.terms[-1][1]
+        return gpu_pass("hizoo", move.engine, at, [self.h[at.i]], key, before, self.scalars)
 
 
 class HiZOO(ZOOptimizer):
@@ -126,7 +125,7 @@ class HiZOO(ZOOptimizer):
         z, in_float32 = self.direction(), self.config.state_dtype == "float32"
         scalars = bend, self.smooth, 2 * self.config.eps**2, in_float32
         self.apply_update(
-            lambda lr: HiZOOUpdate(z, self.state["h"], HiZOOScalars(None, -lr * slope, *scalars))
+            lambda lr: HiZOOUpdate(z, self.state["h"], HiZOOScalars(-lr * slope, *scalars))
         )
 
     def slope(self, coefficients: Coefficients) -> float:

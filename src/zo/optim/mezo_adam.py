@@ -44,7 +44,7 @@ class AdamUpdate(ParameterUpdate):
         gradient: Σ c_j z_j, at least one term.
         m: First moments, one tensor per trainable one.
         v: Second moments.
-        scalars: Of the step; nothing is pending in them.
+        scalars: Of the step.
     """
 
     gradient: Terms
@@ -88,9 +88,8 @@ class AdamUpdate(ParameterUpdate):
             return None
         if move.engine.runs_programs:
             return partial(at.run_program, move.engine, pending, self.change)
-        scalars = self.scalars._replace(pending=pending[0][0] if pending else None)
-        state, rest = (self.m[at.i], self.v[at.i]), (scalars, move.signs)
-        gradient = move.terms[: len(self.gradient)]
+        state, gradient = (self.m[at.i], self.v[at.i]), move.terms[: len(self.gradient)]
+        rest = move.signs, pending[0][0] if pending else None, self.scalars
         return gpu_pass("adam", move.engine, at, state, gradient, *rest)
 
 
@@ -110,5 +109,5 @@ class MeZOAdam(MeZO):
         m, v, t = self.state["m"], self.state["v"], self.step_index + 1
         beta1, beta2 = self.config.beta1, self.config.beta2
         roots = 1 - beta1**t, math.sqrt(1 - beta2**t)
-        scalars = None, beta1, beta2, *roots, self.config.adam_eps
+        scalars = beta1, beta2, *roots, self.config.adam_eps
         self.apply_update(lambda lr: AdamUpdate(gradient, m, v, AdamScalars(*scalars, -lr)))

@@ -20,7 +20,6 @@ class HiZOOScalars(NamedTuple):
     """Scalars of a step of HiZOO.
 
     Attributes:
-        pending: Coefficient of z/√H, with the H that is read, of a displacement that is added first; None without.
         step: Coefficient of z/√H, with the H that is written, by which θ then moves.
         difference: |ℓ₊ + ℓ₋ − 2 ℓ₀|.
         smooth: s.
@@ -28,7 +27,6 @@ class HiZOOScalars(NamedTuple):
         in_float32: Whether the arithmetic on H is float32, not its own dtype's.
     """
 
-    pending: float | None
     step: float
     difference: float
     smooth: float
@@ -40,7 +38,6 @@ class AdamScalars(NamedTuple):
     """Scalars of a step of Adam.
 
     Attributes:
-        pending: Coefficient of the gradient's last direction, of a displacement that is added first; None without.
         beta1: β₁.
         beta2: β₂.
         root1: 1 − β₁ᵗ.
@@ -49,7 +46,6 @@ class AdamScalars(NamedTuple):
         step: Coefficient of m̂ / (√v̂ + δ).
     """
 
-    pending: float | None
     beta1: float
     beta2: float
     root1: float

@@ -122,24 +122,17 @@ def _adam(
     store_rounded(p + at, total, inside, first, bits, tensor, SIGNS, AT_RANDOM)
 
 
-def hizoo(at: UpdateTarget, h: Tensor, key: NoiseKey, scalars: HiZOOScalars) -> None:
-    """See `zo.optim.kernels`."""
-    difference, s, divisor = scalars.difference, scalars.smooth, scalars.divisor
-    gain = difference * s / divisor if scalars.in_float32 else 0.0
-    numbers = (
-        scalars.pending or 0.0,
-        scalars.step,
-        gain,
-        s,
-        1 - s,
-        difference,
-        divisor,
-        1.0 - at.decay,
-    )
+def hizoo(
+    at: UpdateTarget, h: Tensor, key: NoiseKey, pending: float | None, scalars: HiZOOScalars
+) -> None:
+    """See `zo.optim.kernels`; `pending` is the coefficient of z/√H, with the H that is read."""
+    step, difference, s, divisor, in_float32 = scalars
+    gain = difference * s / divisor if in_float32 else 0.0
+    numbers = (pending or 0.0, step, gain, s, 1 - s, difference, divisor, 1.0 - at.decay)
     _launch(
         *(_hizoo, at, (at.p, h), ((1.0, key),), (), numbers),
-        PENDING=scalars.pending is not None,
-        IN_FLOAT32=scalars.in_float32,
+        PENDING=pending is not None,
+        IN_FLOAT32=in_float32,
     )
 
 
@@ -148,28 +141,21 @@ def adam(
     m: Tensor,
     v: Tensor,
     gradient: KeyedTerms,
+    signs: bool,
+    pending: float | None,
     scalars: AdamScalars,
-    signs: bool = False,
 ) -> None:
-    """See `zo.optim.kernels`."""
-    pending, beta1, beta2, *others = scalars
-    numbers = (pending or 0.0, beta1, beta2, *complements(scalars, m), *others, 1.0 - at.decay)
+    """See `zo.optim.kernels`; `pending` is the coefficient of the gradient's last direction."""
+    beta1, beta2, *others = scalars
+    # as torch rounds a factor of `add_`
+    complement1 = float(torch.tensor(1 - beta1, dtype=torch.float64, device="cpu").to(m.dtype))
+    betas = beta1, beta2, complement1, 1 - beta2
+    numbers = (pending or 0.0, *betas, *others, 1.0 - at.decay)
     _launch(
         *(_adam, at, (at.p, m, v), tuple(gradient), (len(gradient),), numbers),
         PENDING=pending is not None,
         SIGNS=signs,
     )
-
-
-def complements(scalars: AdamScalars, m: Tensor) -> tuple[float, float]:
-    """Returns 1 − β₁, rounded to the moments' dtype, as torch rounds a factor of `add_`, and 1 − β₂."""
-    complement1 = (
-        torch.tensor(1 - scalars.beta1, dtype=torch.float64, device="cpu")
-        .to(m.dtype)
-        .float()
-        .item()
-    )
-    return complement1, 1 - scalars.beta2
 
 
 def _launch(
