@@ -209,7 +209,10 @@ def replay(
     count = len(found.losses) if steps is None else steps
     if not 0 <= count <= len(found.losses):
         raise ValueError(f"steps={steps}: {record} has {len(found.losses)}")
-    made.restore_from(replay_steps(found, made.method, count))
+    if (info := replay_steps(found, made.method, count)) is not None:
+        made.info = info
+        for group, rate in zip(made.param_groups, made.method.rates, strict=True):
+            group.update(rate._asdict())
     return made
 
 

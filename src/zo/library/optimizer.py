@@ -191,14 +191,6 @@ class ZerothOrder(_Base):
         """Steps made so far."""
         return self.method.step_index
 
-    def restore_from(self, replayed: StepInfo | None) -> None:
-        """Takes over result and rates of the last step that was replayed; None is none."""
-        if replayed is None:
-            return
-        self.info = replayed
-        for group, rate in zip(self.param_groups, self.method.rates, strict=True):
-            group.update(rate._asdict())
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group while the optimizer is made; refuses one afterwards, since noise belongs to positions."""
         if hasattr(self, "method"):

@@ -173,10 +173,8 @@ class Preflight:
 
     def _check_unread(self, reads: Reads | None, closure: ClosureLoss, base: float) -> None:
         """Warns of weights that a call did not read and that change no loss; refuses layers that keep copies."""
-        thetas, index = (
-            self._space.settled(),
-            {id(p): i for i, p in enumerate(self._space.parameters)},
-        )
+        thetas = self._space.settled()
+        index = {id(p): i for i, p in enumerate(self._space.parameters)}
         kept = {  # tensors that are neither parameters nor buffers, by the weights beside them
             index[id(p)]: f"{key} of its {type(m).__name__}"
             for m in self._modules
