@@ -58,25 +58,11 @@ def check_same(processes: Processes, values: Mapping[str, Any], remedy: str) -> 
     everybody = processes.exchange((socket.gethostname(), dict(values)))
     _, first = everybody[0]
     for rank, (host, other) in enumerate(everybody):
-        check_equal(f"process {rank} on {host}", first, other, remedy)
-
-
-def check_equal(who: str, first: Mapping[str, Any], other: Mapping[str, Any], remedy: str) -> None:
-    """Compares values of a process with those of process 0.
-
-    Args:
-        who: The process, in messages.
-        first: Values of process 0.
-        other: Values of the process.
-        remedy: What to do about a difference.
-
-    Raises:
-        ProcessesError: Naming the first value that differs.
-    """
-    for key in (*first, *other):
-        mine, its = first.get(key, "not there"), other.get(key, "not there")
-        if mine != its:
-            raise ProcessesError(f"{who}: {key} is {its}, and {mine} on process 0; {remedy}")
+        for key in (*first, *other):
+            mine, its = first.get(key, "not there"), other.get(key, "not there")
+            if mine != its:
+                who = f"process {rank} on {host}"
+                raise ProcessesError(f"{who}: {key} is {its}, and {mine} on process 0; {remedy}")
 
 
 def tensor_digest(tensor: Tensor) -> int:

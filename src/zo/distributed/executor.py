@@ -66,12 +66,10 @@ class DividedExecutor(Executor):
         return loss
 
     def _squares(self) -> list[float]:
-        """Returns the mean squares of the texts' numbers of all processes' passes."""
         mine = [square for part in self._parts.values() for square in part.squares()]
         return [square for of_one in self._processes.exchange(mine) for square in of_one]
 
     def _part(self, shard: int) -> Loss:
-        """Returns the loss of a shard."""
         if shard not in self._parts:
             self._parts[shard] = self._make_part(shard)
         return self._parts[shard]
@@ -84,11 +82,9 @@ class DividedExecutor(Executor):
         return [self._part(s) for s in shards if self._number(point, s, points) in mine]
 
     def _block(self, points: int) -> int:
-        """Returns the most passes that a process makes."""
         return -(-points * len(self._weights) // self._processes.world)
 
     def _number(self, point: int, shard: int, points: int) -> int:
-        """Returns the number of a pass."""
         return shard * points + point if self._own_data else point * len(self._weights) + shard
 
     def _gathered(self, found: Sequence[Sequence[float]], widths: Sequence[int]) -> list[float]:

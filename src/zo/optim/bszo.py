@@ -153,12 +153,10 @@ class BSZO(ZOOptimizer):
         ]
 
     def _adapted(self, noise_var: float, residual: float) -> float:
-        """Returns (1 − α) σ_e² + α r²."""
         if not self.config.adaptive_noise:
             return noise_var
         alpha = self.config.noise_ema
         return (1 - alpha) * noise_var + alpha * residual**2
 
     def _noise_std(self, noise_var: float) -> float:
-        """Returns σ_e with its floor."""
         return max(self.config.noise_floor * self.noise_std_start, math.sqrt(noise_var))

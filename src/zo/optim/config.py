@@ -182,13 +182,12 @@ class MethodConfig(Settings):
 
     def restore_needs(self) -> dict[str, Any]:
         """Returns the requirements on a restore policy: arguments of `zo.weights.constraints.conflicts`."""
-        decay = getattr(self, "weight_decay", 0.0)
-        needs = {
+        return {
             "low_rank": self.low_rank,
             "accumulates_factors": self.accumulates_factors,
-            "decay": decay,
+            "decay": getattr(self, "weight_decay", 0.0),
+            "reads_weights": self.reads_weights,
         }
-        return {**needs, "reads_weights": self.reads_weights}
 
     def notes(self) -> list[str]:
         """Returns advice on unusual values, for the log."""

@@ -23,19 +23,18 @@ class StartWeights:
 
     Args:
         tensors: θ.
-        kept: Positions of the tensors that `of` will return; None is all.
+        kept: Positions of the tensors that `of` will return.
         rereads: Position -> function that reads the tensor from its file again. The others are copied to the host.
     """
 
     def __init__(
         self,
         tensors: Sequence[Tensor],
-        kept: Collection[int] | None = None,
-        rereads: Mapping[int, Callable[[], Tensor]] | None = None,
+        kept: Collection[int],
+        rereads: Mapping[int, Callable[[], Tensor]],
     ):
-        self._rereads = dict(rereads or {})
-        self._copies: dict[int, Tensor] = {}
-        for i in range(len(tensors)) if kept is None else kept:
+        self._rereads, self._copies = dict(rereads), dict[int, Tensor]()
+        for i in kept:
             if i not in self._rereads:
                 copy = tensors[i].to("cpu", copy=True)
                 self._copies[i] = copy.pin_memory() if tensors[i].is_cuda else copy

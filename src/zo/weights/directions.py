@@ -164,7 +164,6 @@ SHAPES: dict[str, Callable[[torch.Size, int], Sequence[int]]] = {
 FACTOR_BYTES = 2**26
 """Most bytes that `DrawnFactors` keeps."""
 
-
 SUMMED_RANK, SUMMED_RANK_SMALL, SMALL = 4, 32, 2**14
 """Largest rank at which a pass that sums outer products takes no longer than a library's matrix products; the same of
 tensors of fewer than SMALL values on average, whose products wait for Python."""
@@ -224,12 +223,9 @@ class DrawnFactors:
         small, of = kind == "values", SHAPES[kind]
         chosen = [(i, t) for i, t in enumerate(self._tensors) if (t.dim() < 2) == small]
         shapes = {i: tuple(of(t.shape, rank)) for i, t in chosen}
-        size = 4 * sum(map(math.prod, shapes.values()))
-        kept = {**self._before, **self._now}
-        if (
-            size + sum(4 * sum(t.numel() for t in of.values()) for of in kept.values())
-            > FACTOR_BYTES
-        ):
+        kept = {**self._before, **self._now}.values()
+        held = sum(t.nbytes for normals in kept for t in normals.values())
+        if held + 4 * sum(map(math.prod, shapes.values())) > FACTOR_BYTES:
             return None
         found = {i: t.new_empty(shapes[i], dtype=torch.float32) for i, t in chosen}
         if found:

@@ -80,11 +80,9 @@ class Executor:
         return loss
 
     def _squares(self) -> list[float]:
-        """Returns the mean squares of the texts' numbers of the step's passes."""
         return self._loss.squares()
 
     def _keep(self, losses: Sequence[float]) -> None:
-        """Takes note of the losses of forward passes."""
         self.forwards += len(losses)
         self.losses += [self._finite("loss", loss) for loss in losses]
 

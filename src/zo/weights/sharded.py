@@ -125,20 +125,13 @@ def shared_as(t: Tensor, local: Tensor) -> Tensor:
     )
 
 
-def parts_engine(engine: Engine, parts: Mapping[int, Part]) -> Engine:
-    """Returns a noise engine that draws local parts, with the values that the engine draws for full tensors.
+class _OfParts:
+    """Base of the engines that draw local parts, with the values that another draws for full tensors.
 
     Args:
-        engine: The engine.
+        engine: The other.
         parts: Of the sharded tensors, by position.
     """
-    if isinstance(engine, PhiloxEngine):
-        return PhiloxPartsEngine(engine, parts)
-    return PartsEngine(engine, parts)
-
-
-class _OfParts:
-    """Base of the engines of local parts; arguments as of `parts_engine`."""
 
     def __init__(self, engine: Any, parts: Mapping[int, Part]):
         self.backend, self.engine, self.parts = engine.backend, engine, parts

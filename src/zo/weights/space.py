@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from zo.noise import NoiseKey, PhiloxEngine
 from zo.weights.constraints import RESTORE_POLICIES, ROUNDINGS, conflicts
 from zo.weights.executor import Executor
-from zo.weights.offloaded import OffloadedParameter
 from zo.weights.restore import Excursion, policy
 from zo.weights.sharded import whole
 from zo.weights.tensors import TrainableTensors
@@ -128,11 +127,7 @@ class ParameterSpace(TrainableTensors):
             collect: Whether to all-gather sharded tensors (collective); else they are this process's parts.
         """
         names, tensors = self.policy.factor_tensors()
-        if self.offloaded:
-            pairs = zip(self.parameters, self.settled(), strict=True)
-            in_memory = (p.whole() if isinstance(p, OffloadedParameter) else t for p, t in pairs)
-            return self.names + names, chain(in_memory, tensors)
-        if collect and self.shards:
+        if self.offloaded or (collect and self.shards):
             return self.names + names, chain(map(whole, self.parameters), tensors)
         return self.names + names, self.settled() + tensors
 

@@ -41,16 +41,6 @@ class Stopwatch:
         self.counts[kind] += count
         return _Piece(self, kind)
 
-    def begin(self, kind: str) -> None:
-        """Begins a piece of work."""
-        self._lap()
-        self._running.append(kind)
-
-    def end(self) -> None:
-        """Ends the innermost piece."""
-        self._lap()
-        self._running.pop()
-
     def seconds(self, kind: str) -> float:
         """Returns the time of all finished work of a kind."""
         self._add_finished()
@@ -91,7 +81,9 @@ class _Piece(NamedTuple):
     kind: str
 
     def __enter__(self) -> None:
-        self.watch.begin(self.kind)
+        self.watch._lap()
+        self.watch._running.append(self.kind)
 
     def __exit__(self, *_: object) -> None:
-        self.watch.end()
+        self.watch._lap()
+        self.watch._running.pop()

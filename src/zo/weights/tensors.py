@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zo.noise import engine
+from zo.noise import Engine, PhiloxEngine, engine
 from zo.weights.aliasing import distinct
 from zo.weights.offloaded import OffloadedParameter, offload_of
 from zo.weights.patching import FactoredParameter
-from zo.weights.sharded import Part, keep_sharded, part_of, parts_engine
+from zo.weights.sharded import Part, PartsEngine, PhiloxPartsEngine, keep_sharded, part_of
 from zo.weights.stopwatch import Stopwatch
 
 
@@ -84,9 +84,10 @@ class TrainableTensors:
             for t, decays in zip(self.parameters, self.decays, strict=True)
         ]
         devices = sorted({str(t.device) for t in self.like})
-        self.engine = engine(noise, *devices)
+        self.engine: Engine = engine(noise, *devices)
         if self.shards:
-            self.engine = parts_engine(self.engine, self.shards)
+            kind = PhiloxPartsEngine if isinstance(self.engine, PhiloxEngine) else PartsEngine
+            self.engine = kind(self.engine, self.shards)
         away = [p for p in self.parameters if isinstance(p, OffloadedParameter)]
         self.offloaded = sum(p.numel() * p.element_size() for p in away)
         self.rounding = rounding
@@ -125,6 +126,5 @@ def _without_values(p: OffloadedParameter) -> Tensor:
 
 
 def _embedded(model: nn.Module | None) -> set[int]:
-    """Returns the ids of the tensors of embeddings."""
     modules = () if model is None else model.modules()
     return {id(p) for m in modules if isinstance(m, nn.Embedding) for p in m.parameters()}

@@ -68,10 +68,11 @@ class UpdateTarget(NamedTuple):
             raise ValueError(f"tensor {self.i}: it and its state must be contiguous")
 
 
+@dataclass(frozen=True, eq=False)
 class UpdateTargets(Sequence[UpdateTarget]):
     """All tensors of θ, to update together.
 
-    Args:
+    Attributes:
         tensors: θ.
         decays: Whether weight decay applies to each.
         decay: Share of those, ≥ 0, that it takes.
@@ -79,16 +80,11 @@ class UpdateTargets(Sequence[UpdateTarget]):
         table: Of passes over all tensors in place, if there is one.
     """
 
-    def __init__(
-        self,
-        tensors: Sequence[Tensor],
-        decays: Sequence[bool],
-        decay: float,
-        rounding: Rounding | None,
-        table: TensorTable | None,
-    ):
-        self.tensors, self.decays, self.decay = tensors, decays, decay
-        self.rounding, self.table = rounding, table
+    tensors: Sequence[Tensor]
+    decays: Sequence[bool]
+    decay: float
+    rounding: Rounding | None
+    table: TensorTable | None
 
     def __len__(self) -> int:
         return len(self.tensors)
@@ -338,17 +334,24 @@ def add_(
         total = theta.float()
     if decay:
         total.mul_(1.0 - decay)
-    from zo.weights.subspaces import sum_of_products  # here: fused noise needs none of it
-
-    if (product := sum_of_products(terms, i, theta)) is not None:
-        total.add_(product)
-    else:
-        for c, z in terms:
-            total.add_(z.sample(i, theta), alpha=c)
+    _add_sampled_(total, i, theta, terms)
     if rounding is not None:
         rounding.engine.add_(out, total, Move(i, [], rounding=rounding.key))
     elif total is not out:
         out.copy_(total)
+
+
+def _add_sampled_(
+    total: Tensor, i: int, theta: Tensor, terms: Terms, rows: Tensor | None = None
+) -> None:
+    """Adds Σ c_j z_j, or some rows of it, to a tensor."""
+    from zo.weights.subspaces import sum_of_products  # here: fused noise needs none of it
+
+    if (product := sum_of_products(terms, i, theta, rows)) is not None:
+        total.add_(product)
+        return
+    for c, z in terms:
+        total.add_(z.sample(i, theta, rows), alpha=c)
 
 
 _LIKE = torch.empty(0)
@@ -412,14 +415,8 @@ def add_rows_(out: Tensor, theta: Tensor, i: int, terms: Terms, rows: Tensor) ->
         some = theta.new_empty(len(rows), theta.shape[1])
         one.engine.add_(some, theta, one.move(i, rows=rows))
     else:
-        from zo.weights.subspaces import sum_of_products
-
         total = at_least_float32(theta[rows])
-        if (product := sum_of_products(terms, i, theta, rows)) is not None:
-            total.add_(product)
-        else:
-            for c, z in terms:
-                total.add_(z.sample(i, theta, rows), alpha=c)
+        _add_sampled_(total, i, theta, terms, rows)
         some = total.to(theta.dtype)
     out.index_copy_(0, rows, some)
 

@@ -14,9 +14,8 @@ import os
 import shutil
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -244,7 +243,9 @@ class InMemory(BackingStore):
     def __init__(self, tensor: Tensor, device: torch.device):
         self.tensor = tensor
         if device.type == "cuda" and tensor.numel():
-            weakref.finalize(self, pin(tensor))
+            runtime, address = torch.cuda.cudart(), tensor.data_ptr()
+            torch.cuda.check_error(runtime.cudaHostRegister(address, tensor.nbytes, 0))
+            weakref.finalize(self, runtime.cudaHostUnregister, address)
 
     def read(self, out: Tensor) -> None:
         """Copies the values to the device; does not wait for a GPU."""
@@ -323,23 +324,24 @@ def copies(path: Path, wanted: Mapping[str, tuple[BackingStore, torch.dtype]]) -
 
 def _create(path: Path, shapes: Sequence[tuple[str, torch.dtype, tuple[int, ...]]]) -> list[Entry]:
     """Makes a safetensors file of these tensors, without their values; the disk has all of it."""
-    entries: list[Entry] = []
-    end = 0
-    for _, dtype, shape in shapes:
-        entries.append(Entry(dtype, shape, end))
-        end += entries[-1].bytes
-    described = {
-        name: {
-            "dtype": NAMES[entry.dtype],
-            "shape": list(entry.shape),
-            "data_offsets": [entry.begin, entry.begin + entry.bytes],
+    entries, described, end = list[Entry](), {}, 0
+    for name, dtype, shape in shapes:
+        entry = Entry(dtype, shape, end)
+        entries.append(entry)
+        end += entry.bytes
+        described[name] = {
+            "dtype": NAMES[dtype],
+            "shape": list(shape),
+            "data_offsets": [entry.begin, end],
         }
-        for (name, *_), entry in zip(shapes, entries, strict=True)
-    }
     header = json.dumps(described).encode()
     header += b" " * (-len(header) % 8)
     start = 8 + len(header)
-    check_room(path.parent, start + end)
+    if (free := shutil.disk_usage(path.parent).free) < start + end:
+        raise OffloadRefused(
+            f"the copy of the weights that are trained takes {gigabytes(start + end)}, and {path.parent} has room for"
+            f" {gigabytes(free)}"
+        )
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         file.flush()
@@ -349,20 +351,3 @@ def _create(path: Path, shapes: Sequence[tuple[str, torch.dtype, tuple[int, ...]
             path.unlink()
             raise OSError(error.errno, error.strerror, str(path)) from None
     return [entry._replace(begin=start + entry.begin) for entry in entries]
-
-
-def check_room(directory: Path, needed: int) -> None:
-    """Raises OffloadRefused if a directory's disk has less room than needed."""
-    if (free := shutil.disk_usage(directory).free) < needed:
-        raise OffloadRefused(
-            f"the copy of the weights that are trained takes {gigabytes(needed)}, and {directory} has room for"
-            f" {gigabytes(free)}"
-        )
-
-
-def pin(tensor: Tensor) -> Callable[[], object]:
-    """Pins a tensor of the host in place; returns a function that unpins it."""
-    runtime, address = torch.cuda.cudart(), tensor.data_ptr()
-    size = tensor.numel() * tensor.element_size()
-    torch.cuda.check_error(runtime.cudaHostRegister(address, size, 0))
-    return partial(runtime.cudaHostUnregister, address)

@@ -264,7 +264,6 @@ class Offload(Store):
         self._outdated.discard(i)
 
     def _update_outdated(self, place: Place) -> None:
-        """Applies the deferred update to all tensors that lack it."""
         for i in sorted(self._outdated):
             self._read_tensor(i, place.scratch.part(self.parameters[i], place.begin)[1])
 
@@ -288,7 +287,6 @@ class Offload(Store):
         return self._prefetched.pop(unit, None)
 
     def _discard_prefetched(self) -> None:
-        """Discards all prefetched weights."""
         ahead, self._prefetched = self._prefetched, {}
         for plan in reversed(ahead.values()):  # the first may be in transfer
             self._discard(plan)

@@ -24,7 +24,6 @@ from zo.weights.offload.offloader import Offload
 from zo.weights.offloaded import OffloadedParameter, OffloadError, OffloadRefused
 from zo.weights.scratch import host_bytes
 
-CPU = torch.device("cpu")
 PLACES = ("cpu", "disk")
 """Where offloaded weights can be: the host's memory, or files."""
 
@@ -113,7 +112,7 @@ def _on_disk(
         if p in files and files[p].entry.dtype == p.dtype:
             stores[p] = files[p]
         else:
-            source = files.get(p) or InMemory(p.data.to("cpu").contiguous(), CPU)
+            source = files.get(p) or InMemory(p.data.to("cpu").contiguous(), torch.device("cpu"))
             wanted[name] = source, p.dtype
     if wanted:
         made = copies(directory / "model.safetensors", wanted)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TypeAlias
 
 import torch
@@ -31,19 +30,15 @@ class TransferStream:
         return self._thread.submit(self._do, work, self._launched())
 
     def _do(self, work: Callable[[], object], behind: StreamEvent) -> StreamEvent:
-        with torch.no_grad(), self._on_stream():
-            if self._stream is not None and behind is not None:
+        with torch.no_grad():
+            if self._stream is None or behind is None:
+                work()
+                return None
+            with torch.cuda.stream(self._stream):
                 self._stream.wait_event(behind)
-            work()
-            return None if self._stream is None else self._stream.record_event()
-
-    @contextmanager
-    def _on_stream(self) -> Iterator[None]:
-        if self._stream is None:
-            yield
-            return
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            yield
+                work()
+                event: torch.cuda.Event = self._stream.record_event()
+                return event
 
     def _launched(self) -> StreamEvent:
         """Returns an event behind the work that was launched on the device's own stream."""
