@@ -164,7 +164,7 @@ def test_what_a_text_leaves_behind_or_prints_is_counted_and_ended(rules):
     assert found.printed == ["said\n"]
     every = psutil.process_iter(["cmdline"])
     left = [one for one in every if mark in (one.info["cmdline"] or ())]
-    assert not psutil.wait_procs(left, timeout=60)[1], "a killed process is there for a moment"
+    wait_for_the_end_of(left)  # a killed process is there for a moment
 
 
 def test_the_run_stops_at_the_first_text_that_has_no_number(rules):
