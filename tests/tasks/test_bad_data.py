@@ -51,6 +51,7 @@ TICKETS = lines(
     "id,kind_id,words,team", *[f"{i},{i % 2},word {i},{'abc'[i % 3]}" for i in range(12)]
 )
 CHATS = lines(*[json.dumps(chat(("user", "a"), ("assistant", "b")))] * 9)
+IGNORED = {"role": "assistant", "content": "b", "weight": 0}
 PREFERENCE = {"kind": "preference"}
 COMPLETION, CONVERSATION = {"kind": "completion"}, {"kind": "completion", "template": "any"}
 WHOLE = {"label": "label", "prompt": "{text}", "candidates": ["0", "1"]}
@@ -115,8 +116,8 @@ REFUSED = [
     ("x.parquet", stored("a", "b", names=["text", "text"]), {}, r"the schema of x\.parquet has 'text' twice; rename"),
     ("data/train.csv.gz", CSV, {"path": "data"}, r"data has only compressed files; unpack them: data/train\.csv\.gz$"),
     ("x.csv", CSV, {"candidates": [" a", " b", " c"]}, r"task\.candidates: 3 given, .* 2 values"),
-    ("x.csv", lines(CSV + "film,2"), WHOLE, r"task\.label: row 12 has the label 2, .* of the 2 "),
-    ("x.csv", CSV, {"labels": [0, 2]}, r"task\.labels: row \d+ has .* none of 0, 2; the data have 0"),
+    ("x.csv", lines(CSV + "film,2"), WHOLE, r"task\.label: row 12 of split 'train' has the label 2, .* of the 2 "),
+    ("x.csv", CSV, {"labels": [0, 2]}, r"task\.labels: row \d+ of split 'train' has .* none of 0, 2; the data have 0"),
     ("x.csv", lines("prompt,x,y", "a,b,c"), COMPLETION, r"task\.completion: none of the columns"),
     ("x.jsonl", lines(*[json.dumps({"prompt": "ask", "completion": "yes " * 99})] * 9), COMPLETION,
         r"task\.max_length=64: .* the prompt of row \d+; give at least"),
@@ -126,6 +127,9 @@ REFUSED = [
     ("x.jsonl", pairs({"chosen": "a"}), PREFERENCE, r"task\.rejected: none of the columns chosen is called rejected"),
     ("x.jsonl", pairs({"chosen": "a b", "rejected": "a b"}), PREFERENCE,
         r"task\.rejected: chosen and rejected are equal in 7 of 7 rows of split 'train' \(the first is row \d"),
+    ("x.jsonl", pairs({"chosen": "a b", "rejected": "a b "}), PREFERENCE, r"are equal in 7 of 7 rows"),
+    ("x.jsonl", lines(*[json.dumps({"messages": [*chat(("user", "a"))["messages"], IGNORED]})] * 9), COMPLETION,
+        r"task\.messages: row \d, counted from 0, has a message of weight 0, which task\.turns=last would train"),
     ("x.jsonl", pairs({"chosen": "a b", "rejected": " "}), PREFERENCE,
         r"task\.rejected: 7 of 7 rows of split 'train' have nothing in rejected"),
     ("x.jsonl", "", PREFERENCE, r"task\.path: .*x\.jsonl is empty"),

@@ -61,7 +61,15 @@ def conversations(
     for column in columns:
         rows.require(column, key)
     cells = map(rows.values, columns)
-    return [_joined(of, row, key) for row, *of in zip(rows.indices.tolist(), *cells, strict=True)]
+    every = zip(rows.indices.tolist(), *cells, strict=True)
+    found = {row: _joined(of, row, key) for row, *of in every}
+    for row, turns in found.items():
+        if any(turn.get("weight") == 0 for turn in (turns if task.turns == "all" else turns[-1:])):
+            raise TaskError(
+                f"task.{key}: row {row}, counted from 0, has a message of weight 0, which task.turns={task.turns} would"
+                " train; take the message or its weight out"
+            )
+    return [*found.values()]
 
 
 def tools_of(rows: Rows) -> list[Any]:

@@ -280,7 +280,9 @@ def _examples(
     found = [
         Example(
             {field: of[i] for field, of in kept.items()},
-            0 if task.kind != "classification" else _label(task, columns, values, i, places[i]),
+            0
+            if task.kind != "classification"
+            else _label(task, columns, values, i, f"row {places[i]} of split {split!r}"),
             places[i],
             {name: of[i] for name, of in every.items()},
         )
@@ -348,20 +350,20 @@ def _index(task: TaskConfig, value: Any) -> int | None:
 
 
 def _label(
-    task: TaskConfig, columns: dict[str, list[Any]], values: Sequence[Any], i: int, row: int
+    task: TaskConfig, columns: dict[str, list[Any]], values: Sequence[Any], i: int, row: str
 ) -> int:
     """Returns the index of the true candidate of the i-th of some rows."""
     if task.choices is not None:
         first, choices = values[i][0] if values[i] else None, columns[task.choices][i]
         if first in choices:
             return int(choices.index(first))
-        raise TaskError(f"task.label: row {row} has the answer {first!r}, which is no choice of it")
+        raise TaskError(f"task.label: {row} has the answer {first!r}, which is no choice of it")
     index = _index(task, values[i])
     if index is not None:
         return index
     distinct = sorted(set(values), key=str)
     found = ", ".join(map(repr, distinct[:SHOWN])) + (", ..." if len(distinct) > SHOWN else "")
-    what = f"row {row} has the {task.label} {values[i]!r}"
+    what = f"{row} has the {task.label} {values[i]!r}"
     if task.labels is not None:
         known = ", ".join(map(repr, task.labels))
         raise TaskError(f"task.labels: {what}, which is none of {known}; the data have {found}")

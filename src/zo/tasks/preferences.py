@@ -55,7 +55,7 @@ def check_pairs(task: TaskConfig, split: str, examples: Sequence[Example]) -> No
         TaskError: If some do not; names the first row.
     """
     pairs = [(e.row, *pair_of(task, e.fields)) for e in examples]
-    if same := [row for row, chosen, rejected in pairs if chosen == rejected]:
+    if same := [row for row, *of in pairs if len({str(text).strip() for text in of}) == 1]:
         raise TaskError(
             f"task.rejected: chosen and rejected are equal in {len(same)} of {len(pairs)} rows of split {split!r} (the"
             f" first is row {min(same)}, counted from 0); remove these rows"
