@@ -89,11 +89,8 @@ class Recorder:
                 raise TrajectoryError(
                     f"{self._path}: the weights are not those after its step {step}; load the model's, too"
                 )
-            self._file, self._opened, self._step = (
-                Appender(self._path, found.ends[step]),
-                True,
-                step,
-            )
+            self._file = Appender(self._path, found.ends[step])
+            self._opened, self._step = True, step
             self._rates = found.rates[step - 1] if step else ()
             return
         if self._path.exists():

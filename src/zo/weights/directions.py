@@ -361,9 +361,7 @@ def fused(terms: Terms, p: Tensor) -> Fused | None:
     """
     if p.dtype not in DTYPES:
         return None
-    keyed = []
-    kinds: set[tuple[Engine, type]] = set()
-    changes: dict[tuple[int, int], tuple[Sequence[Tensor] | None, Sequence[Tensor] | None]] = {}
+    keyed, kinds, h, limits = list[tuple[float, NoiseKey]](), set[tuple[Any, ...]](), None, None
     for c, z in terms:
         h, limits = getattr(z, "h", None), getattr(z, "limits", None)
         if isinstance(z, (Preconditioned, Masked)):
@@ -371,11 +369,10 @@ def fused(terms: Terms, p: Tensor) -> Fused | None:
         if not isinstance(z, FullSize):
             return None
         keyed.append((c, z.key))
-        kinds.add((z.engine, type(z)))
-        changes[id(h), id(limits)] = h, limits
-    if len(kinds) != 1 or len(changes) != 1:
+        kinds.add((z.engine, type(z), id(h), id(limits)))
+    if len(kinds) != 1:
         return None
-    ((engine, kind),), (change,) = kinds, changes.values()
+    ((engine, kind, *_),) = kinds
     if not isinstance(engine, PhiloxEngine):
         return None
-    return Fused(engine, keyed, kind is Rademacher, *change)
+    return Fused(engine, keyed, kind is Rademacher, h, limits)

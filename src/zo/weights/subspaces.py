@@ -36,9 +36,9 @@ def sum_of_products(terms: Terms, i: int, p: Tensor, rows: Tensor | None = None)
 
     With `rows`, (r,), it is these rows of the sum alone.
     """
-    if p.dim() < 2 or not terms or not all(isinstance(z, OuterProduct) for _, z in terms):
-        return None
     pairs = [(c, z) for c, z in terms if isinstance(z, OuterProduct)]
+    if p.dim() < 2 or not pairs or len(pairs) != len(terms):
+        return None
     left = torch.cat([z.left(i, p) * (c * z.scale) for c, z in pairs])
     right = torch.cat([z.right(i, p) for _, z in pairs])
     if rows is not None:
