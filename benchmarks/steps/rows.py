@@ -96,7 +96,7 @@ def row(stepper: Stepper, peak: Peak, times: Times, rounds: int) -> dict[str, An
         "date": made["started"],
     }
     if stepper.case.method != FORWARD:
-        found |= {"forwards": optimizer.forwards_per_step, "passes": times.passes}
+        found |= {"forwards": optimizer.config.forwards_per_step, "passes": times.passes}
         found |= {"state_bytes": optimizer.state_bytes()}
     return found
 

@@ -72,7 +72,7 @@ def test_steps_are_those_of_the_suites_method(name):
             info = method.step(lambda: loss_of(twin).item())
         assert type(loss) is float
         assert loss == info.loss == optimizer.info.loss
-        assert optimizer.info.forwards == len(info.losses) == method.forwards_per_step
+        assert optimizer.info.forwards == len(info.losses) == method.config.forwards_per_step
     assert same(weights(model), weights(twin))
     assert all(p.grad is None for p in model.parameters())
 

@@ -65,7 +65,7 @@ def test_loss_falls_on_a_quadratic(name, restore, noise, dtype):
     assert reported[0] == pytest.approx(first, rel=0.05)
     assert np.mean(reported[-20:]) < 0.6 * first
     assert all(t.dtype == dtype for t in loss.params.local)
-    assert {info.forwards for info in made} == {opt.forwards_per_step} == {loss.calls / 200}
+    assert {info.forwards for info in made} == {opt.config.forwards_per_step} == {loss.calls / 200}
     logged = [made[-1].loss, *made[-1].scalars.values()]
     assert all(type(value) is float and math.isfinite(value) for value in logged)
     tensors = [t for t in tree_leaves(opt.state_dict()) if isinstance(t, Tensor)]
@@ -104,7 +104,7 @@ def test_forward_passes_and_passes_over_the_weights(name, settings, forwards, pa
         opt.step(loss)
         before = loss.params.stopwatch.counts["weights"]
         made = opt.step(loss)
-        assert made.forwards == opt.forwards_per_step == loss.calls / 2 == forwards
+        assert made.forwards == opt.config.forwards_per_step == loss.calls / 2 == forwards
         assert expected in (None, loss.params.stopwatch.counts["weights"] - before)
         before = loss.params.stopwatch.counts["weights"]
         if opt.config.replays:
@@ -120,7 +120,7 @@ def test_theta_and_state_are_back_when_the_nth_forward_pass_fails(
     name, restore, dtype, answer, noise, monkeypatch
 ):
     """Or what comes behind the last one. θ is back within half a unit in the last place per move, or to the bit."""
-    forwards = start(name, Quadratic()).forwards_per_step
+    forwards = start(name, Quadratic()).config.forwards_per_step
     for n in range(forwards + 1):
         loss = Quadratic(dtype, restore, noise=noise)
         opt = start(name, loss)
@@ -146,7 +146,7 @@ def test_a_coefficient_that_overflows_is_a_collapse(name):
     loss = Quadratic(restore="snapshot")
     opt = start(name, loss)
     was = loss.weights()
-    loss.answers = {n: 1e308 * (-1) ** n for n in range(1, 1 + opt.forwards_per_step)}
+    loss.answers = {n: 1e308 * (-1) ** n for n in range(1, 1 + opt.config.forwards_per_step)}
     loss.target[1][2, 3] = math.inf
     with pytest.raises(NonFiniteError, match=r"^step 0: (?!loss)"):
         opt.step(loss)
@@ -184,7 +184,7 @@ def test_losses_replay_the_run_bit_for_bit_and_merged_is_subtract(name, rounded)
         loss, again = (Quadratic(dtype, restore, rounding, noise) for _ in range(2))
         opt, replayed = start(name, loss, **decay), start(name, again, **decay)
         made = [opt.step(loss) for _ in range(15)]
-        with pytest.raises(ValueError, match=f" losses for a step of {opt.losses_per_step}"):
+        with pytest.raises(ValueError, match=f" losses for a step of {opt.config.losses_per_step}"):
             replayed.replay(made[0].losses[1:])
         assert [replayed.replay(info.losses) for info in made] == made
         assert again.calls == 0

@@ -212,7 +212,7 @@ def test_memory_and_time_are_estimated_from_the_first_steps_and_nothing_moves(ma
     about = r"about ([\d.]+) GiB and ([\d.]+) min: 150 steps of 1.5 s (.*), 4 evaluat"
     told = re.match(about, line)
     assert told, line
-    passes = session.assembly.optimizer.forwards_per_step
+    passes = session.assembly.optimizer.config.forwards_per_step
     parts = f"({passes} forward passes of {900 / passes:.3g} ms, passes over the weights 200 ms)"
     assert told[3] == parts
     assert float(told[1]) > session.assembly.params.numel * 4 / 2**30

@@ -84,7 +84,7 @@ def test_a_step_waits_for_the_device_where_it_reads_a_loss(name):
     accelerator.COPIES.clear()
     optimizer.step(partial(loss_of, model))
     own = 1 if name == "conmezo" else 0  # its momentum's length
-    assert len(accelerator.COPIES) == optimizer.method.forwards_per_step + own
+    assert len(accelerator.COPIES) == optimizer.method.config.forwards_per_step + own
 
 
 @pytest.mark.parametrize("restore", ["merged", "snapshot", "streamed"])

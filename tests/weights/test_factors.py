@@ -96,7 +96,7 @@ def test_a_step_is_one_forward_pass_of_all_branches(settings, branches):
     trial.loss()
     info = trial.optimizer.step(trial.loss)
     assert rows == [rows[0], branches * rows[0]]
-    assert info.forwards == trial.optimizer.forwards_per_step == branches
+    assert info.forwards == trial.optimizer.config.forwards_per_step == branches
     assert len(set(info.losses)) == branches
 
 

@@ -157,16 +157,6 @@ class ZOOptimizer(ABC):
             self.numbers["slope_square"] = 0.0
         self._known = {*vars(self), *self.unsaved, "_known"}
 
-    @property
-    def forwards_per_step(self) -> int:
-        """Forward passes of one step."""
-        return int(self.config.forwards_per_step)
-
-    @property
-    def losses_per_step(self) -> int:
-        """Numbers that a replay of a step needs."""
-        return int(self.config.losses_per_step)
-
     @abstractmethod
     def estimate(self, loss_fn: LossFn) -> Estimate:
         """Measures around θ; θ is restored at the end, or by the next pass. May read, but not advance, `step_index`."""
@@ -179,7 +169,7 @@ class ZOOptimizer(ABC):
         """Makes one step on one mini-batch; before it and after it, however it ends, the tensors are θ.
 
         Args:
-            loss: The mini-batch's loss at the current θ, or what makes its forward passes, `forwards_per_step` of them.
+            loss: The mini-batch's loss at the current θ, or what makes its forward passes.
 
         Returns:
             The step's loss, coefficients, signals and number of forward passes.
@@ -231,8 +221,8 @@ class ZOOptimizer(ABC):
             raise RuntimeError(
                 "a step made by backpropagation cannot be replayed: no gradient is kept"
             )
-        if len(losses) != self.losses_per_step:
-            raise ValueError(f"{len(losses)} losses for a step of {self.losses_per_step}")
+        if len(losses) != (wanted := self.config.losses_per_step):
+            raise ValueError(f"{len(losses)} losses for a step of {wanted}")
         with self.params.policy.unobserved():
             return self.step(RecordedLosses(losses))
 

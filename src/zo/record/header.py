@@ -31,7 +31,7 @@ def header_of(method: ZOOptimizer) -> Header:
         base=fingerprint(space),
         parameters=space.numel,
         noise=space.engine.backend,
-        losses_per_step=method.losses_per_step,
+        losses_per_step=method.config.losses_per_step,
         written_by={"torch": torch.__version__},
     )
 
