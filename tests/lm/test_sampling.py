@@ -90,8 +90,8 @@ def test_numbers_are_those_of_philox():
 def test_tokens_have_their_probabilities_and_those_beyond_top_p_none(temperature, top_p):
     logits, n = torch.tensor([0.0, 2.0, -1.0, 1.0, 2.0, -torch.inf]), 4000
     uniforms = torch.from_numpy(np.random.default_rng(0).random((n, 1)))
-    draw = Draw(Sampling(temperature, top_p, 0), uniforms, begin=1)
-    found = draw(torch.zeros(n, 1, dtype=torch.long), logits.expand(n, -1)).argmax(-1)
+    draw = Draw(Sampling(temperature, top_p, 0), uniforms)
+    found = draw(torch.arange(n), 0, logits.expand(n, -1))
     p = (logits / temperature).softmax(-1).double()
     order = p.argsort(descending=True, stable=True)
     kept = order[: int((p[order].cumsum(0) < top_p - 1e-9).sum()) + 1]

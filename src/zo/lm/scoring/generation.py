@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from zo.lm.scoring.candidates import PROMPTS, STATES
-from zo.lm.scoring.decoding import Decoder, can_decode, most_probable
+from zo.lm.scoring.decoding import Choose, Decoder, can_decode, most_probable
 from zo.lm.scoring.heads import differs
 from zo.lm.scoring.sampling import Draw, Draws
 from zo.tasks.config import TaskError
@@ -157,10 +157,15 @@ class Generator:
     def _scores(self, examples: Sequence[Encoded]) -> torch.Tensor:
         """Returns scores of the first tokens after prompts, 0 where infinite.  # (prompts, tokens, vocabulary)."""
         known = range(self._model.config.get_text_config().vocab_size)
-        seen = _Seen(next(token for token in known if token not in self._ends))
-        most = min(TRIED, self.max_new_tokens)
-        self._tokens(examples, seen, most)
-        scores = torch.stack(seen.scores, 1)
+        given = next(token for token in known if token not in self._ends)
+        seen: list[torch.Tensor] = []
+
+        def choose(rows: torch.Tensor, position: int, scores: torch.Tensor) -> torch.Tensor:
+            seen.append(scores.float())
+            return torch.full_like(scores[:, 0], given, dtype=torch.long)
+
+        self._tokens(examples, choose, min(TRIED, self.max_new_tokens))
+        scores = torch.stack(seen, 1)
         return scores.masked_fill(scores.isinf(), 0.0)  # of tokens that the model's settings forbid
 
     def _write(self, examples: Sequence[Encoded], draws: Draws | None, parts: int) -> list[Written]:
@@ -174,7 +179,7 @@ class Generator:
         return [self._written(text, tokens) for text, tokens in pairs]
 
     def _tokens(
-        self, examples: Sequence[Encoded], draw: Draw | _Seen | None, most: int, parts: int = 1
+        self, examples: Sequence[Encoded], choose: Choose | None, most: int, parts: int = 1
     ) -> torch.Tensor:
         """Returns the tokens after each prompt, then padding.  # (prompts, tokens)."""
         width = max(len(e.prompt_ids) for e in examples)
@@ -186,12 +191,16 @@ class Generator:
         device = device_of(self._model)
         ids, mask = torch.tensor(rows, device=device), torch.tensor(masks, device=device)
         if self._decoder is not None:
-            choose = draw.tokens if draw else most_probable
             ended = self._has_stop if self._stop else None
-            return self._decoder(ids, mask, most, choose, ended, parts)
+            return self._decoder(ids, mask, most, choose or most_probable, ended, parts)
         begin = width if self._left else 1  # a decoder of a pair begins with a token of its own
-        if draw is not None:
-            draw.begin = begin
+
+        def chosen(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            """Leaves the chosen token alone in each row."""
+            assert choose is not None
+            rows = torch.arange(len(scores), device=scores.device)
+            tokens = choose(rows, ids.shape[1] - begin, scores)
+            return torch.full_like(scores, -torch.inf).scatter_(-1, tokens[:, None], 0.0)
 
         def stopped(rows: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
             return self._has_stop(rows[:, width if self._left else 0 :])
@@ -199,7 +208,7 @@ class Generator:
         written: torch.Tensor = self._model.generate(
             input_ids=ids,
             attention_mask=mask,
-            logits_processor=[draw] if draw else [],
+            logits_processor=[chosen] if choose else [],
             # `stop_strings` of transformers counts a stop that begins in the prompt.
             stopping_criteria=[stopped] if self._stop else [],
             **{**self._options, "max_new_tokens": most},
@@ -227,24 +236,6 @@ class Generator:
         """Returns which rows contain the stop."""
         found = [str(self._stop) in text for text in self._texts(written)]
         return torch.tensor(found, device=written.device)
-
-
-class _Seen:
-    """Continues every row with the `given` token, and keeps the scores."""
-
-    def __init__(self, given: int) -> None:
-        self._given, self.scores = given, list[torch.Tensor]()
-        self.begin = 0
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Returns scores with one finite entry per row; called as a logits processor."""
-        chosen = self.tokens(input_ids, 0, scores)
-        return torch.full_like(scores, -torch.inf).scatter_(-1, chosen[:, None], 0.0)
-
-    def tokens(self, rows: torch.Tensor, position: int, scores: torch.Tensor) -> torch.Tensor:
-        """Returns the token of each row."""
-        self.scores.append(scores.float())
-        return torch.full_like(scores[:, 0], self._given, dtype=torch.long)
 
 
 def _ends(model: Any, tokenizer: Any) -> list[int]:

@@ -52,32 +52,19 @@ class Draws:
         return (drawn + 0.5) / 2.0**WORD_BITS  # type: ignore[no-any-return]
 
 
+@dataclass(frozen=True)
 class Draw:
-    """Samples tokens; as a logits processor of transformers it leaves only the sampled token in each row.
+    """Chooses tokens by sampling, see `zo.lm.scoring.decoding.Choose`."""
 
-    Args:
-        sampling: How.
-        uniforms: Random number of each row and position, (rows, positions).
+    sampling: Sampling
+    uniforms: Tensor  # Random number of each row and position, (rows, positions)
 
-    Attributes:
-        begin: Tokens of a row before the first generated one.
-    """
-
-    def __init__(self, sampling: Sampling, uniforms: Tensor, begin: int = 0):
-        self._sampling, self._uniforms, self.begin = sampling, uniforms, begin
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Returns scores with one finite entry per row."""
-        rows = torch.arange(len(scores), device=scores.device)
-        drawn = self.tokens(rows, input_ids.shape[1] - self.begin, scores)
-        return torch.full_like(scores, -torch.inf).scatter_(-1, drawn[:, None], 0.0)
-
-    def tokens(self, rows: Tensor, position: int, scores: Tensor) -> Tensor:
+    def __call__(self, rows: Tensor, position: int, scores: Tensor) -> Tensor:
         """Returns the sampled token of each row at a position, counted from 0; scores are (rows, vocabulary)."""
-        u = self._uniforms[rows, position, None]
-        p = torch.softmax(scores.float() / self._sampling.temperature, -1)
-        if self._sampling.top_p < 1:
-            p = _nucleus(p, self._sampling.top_p)
+        u = self.uniforms[rows, position, None]
+        p = torch.softmax(scores.float() / self.sampling.temperature, -1)
+        if self.sampling.top_p < 1:
+            p = _nucleus(p, self.sampling.top_p)
         sums = p.double().cumsum(-1)
         return (sums <= u * sums[:, -1:]).sum(-1).clamp(max=p.shape[-1] - 1)
 
