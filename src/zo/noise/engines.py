@@ -261,7 +261,12 @@ class TensorTable:
         thetas: The tensors.
         positions: Of each in its `ParameterSpace`; None is 0, 1, 2, ...
         decays: Whether decay applies to each; None is to all.
+
+    Attributes:
+        fixed: Whether the tensors' memory stays where it is.
     """
+
+    fixed = False
 
     def __init__(
         self,

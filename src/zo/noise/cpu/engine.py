@@ -158,7 +158,7 @@ class NumbaProgram(PreparedProgram):
 class NumbaTable(TensorTable):
     """A pass over all tensors of one dtype is one compiled call, which costs as much as 10⁵ values.
 
-    Addresses are read at each pass, so a tensor may move in memory.
+    Addresses are read at each pass, so a tensor may move in memory, unless the table is `fixed`.
     """
 
     _addresses: Sequence[int] = ()
@@ -167,11 +167,11 @@ class NumbaTable(TensorTable):
 
     def add_(self, move: Move, decay: float = 0.0) -> None:
         """As `TensorTable.add_`."""
-        now = [*map(Tensor.data_ptr, self.thetas)]
-        if self.out is not self.thetas:
-            now += map(Tensor.data_ptr, self.out)
-        if now != self._addresses:
-            self._enter(now)
+        if not (self.fixed and self._addresses):
+            now = [*map(Tensor.data_ptr, self.thetas)]
+            now += [] if self.out is self.thetas else map(Tensor.data_ptr, self.out)
+            if now != self._addresses:
+                self._enter(now)
         if self._for != (move.keep, decay):
             keeps = self.keeps(move.keep, decay)
             self._own_keeps = keeps, [keeps[own.members] for own in self._groups]

@@ -155,6 +155,7 @@ class Streamed(RestorePolicy, Store):
         thetas = [self.local[i] for i in plan.tensors]
         table = table_of(self.space.engine, plan.written, thetas, plan.tensors)
         assert table is not None, "a pass has one"
+        table.fixed = True  # θ keeps its memory, and a plan its own
         return table
 
     def view_stays(self, unit: str) -> Exception:
