@@ -106,7 +106,7 @@ def _draw_pairs(words: Any, block: Any, blocks: Any, key: Any) -> None:
 
 @compiled
 def _normals_of_pairs(
-    out: Any, first: Any, second: Any, pairs: Any, ahead: Any, beyond: Any
+    out: Any, first: Any, second: Any, pairs: Any, ahead: Any, beyond: Any, third: Any = None
 ) -> None:
     """Fills out[: 2 · pairs], float32, with the normals of pairs of words, and the rest of a group of 32."""
     wide()
@@ -116,6 +116,9 @@ def _normals_of_pairs(
             prefetch(ahead, 32 * group + 16)
             prefetch(beyond, 32 * group)
             prefetch(beyond, 32 * group + 16)
+        if third is not None:
+            prefetch(third, 32 * group)
+            prefetch(third, 32 * group + 16)
         for j in range(16 * group, 16 * group + 16):
             z0, z1 = _box_muller(first[j], second[j])
             out[2 * j], out[2 * j + 1] = z0, z1
@@ -123,17 +126,24 @@ def _normals_of_pairs(
 
 @compiled
 def draw_normals(
-    out: Any, words: Any, block: Any, blocks: Any, key: Any, ahead: Any = None, beyond: Any = None
+    out: Any,
+    words: Any,
+    block: Any,
+    blocks: Any,
+    key: Any,
+    ahead: Any = None,
+    beyond: Any = None,
+    third: Any = None,
 ) -> None:
     """Fills out[: 4 · blocks], float32, CHUNK long, with the normals from position 4 · block on.
 
-    Meanwhile the first CHUNK values of `ahead` and `beyond`, which the caller reads and writes next, are fetched into
-    the cache. Words, in `scratch_words`, and normals are made in loops of their own: in one loop their constants do not
-    fit the registers.
+    Meanwhile the first CHUNK values of `ahead`, `beyond` and `third`, which the caller reads and writes next, are
+    fetched into the cache. Words, in `scratch_words`, and normals are made in loops of their own: in one loop
+    their constants do not fit the registers.
     """
     _draw_pairs(words, block, blocks, key)
     pairs = words.view(U)
-    _normals_of_pairs(out, pairs[0], pairs[1], 2 * blocks, ahead, beyond)
+    _normals_of_pairs(out, pairs[0], pairs[1], 2 * blocks, ahead, beyond, third)
 
 
 @compiled

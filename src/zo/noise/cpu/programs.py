@@ -183,9 +183,10 @@ def _write(out: Any, like: Any, x: Any, low: Any, begin: Any, key: Any, keys: An
 
 
 @compiled
-def _next(addresses: Any, widths: Any, array: Any, tensor: Any, value: Any) -> Any:
-    """Returns the address of a value of a list's tensor."""
-    return addresses[array, tensor] + (4 if widths[array, tensor] == 0 else 2) * value
+def _next(addresses: Any, widths: Any, array: Any, tensor: Any, value: Any, like: Any) -> Any:
+    """Returns a list's tensor from a value on, to be fetched."""
+    at = addresses[array, tensor] + (4 if widths[array, tensor] == 0 else 2) * value
+    return carray(pointer(at, like), SIZE)
 
 
 @compiled
@@ -225,7 +226,10 @@ def run(
     one, two, three = likes
     lists = len(rows) // 3
     addresses, widths, lengths = rows[:lists], rows[lists : 2 * lists], rows[2 * lists :]
-    positions = rows[3 * lists]
+    positions, fetched = rows[3 * lists], SIZE
+    for n in range(len(steps)):
+        if steps[n, 0] == DRAW and steps[n, 6] >= 0:
+            fetched = 0  # by the draws, between their arithmetic
     registers, words, own, first = _registers(count), scratch_words(), keys.copy(), 0
     for j in range(len(ends)):
         a, b, size = max(begin, first) - first, min(end, ends[j]) - first, ends[j] - first
@@ -233,7 +237,8 @@ def run(
         if a >= b:
             continue
         own[:, 2] = keys[:, 2] + U(positions[j])
-        other = 1 if lists > 1 and lengths[1, j] == lengths[0, j] else 0
+        second = 1 if lists > 1 and lengths[1, j] == lengths[0, j] else 0
+        third = 2 if lists > 2 and lengths[2, j] == lengths[0, j] else second
         for i in range(a - a % SIZE, b, SIZE):
             low, high = max(a - i, 0), min(b - i, SIZE)
             base, row, m = registers.ctypes.data + 4 * low, 4 * CHUNK, high - low
@@ -243,13 +248,13 @@ def run(
                 y, z = base + row * steps[n, 3], base + row * steps[n, 4]
                 width, at = widths[max(array, 0), j], addresses[max(array, 0), j]
                 if code == READ:
-                    last = min(i + 2 * SIZE, size)
+                    until = min(i + high + fetched, size)
                     if width == 0:
-                        _read(m, one, to, _between(at, one, i + low, last))
+                        _read(m, one, to, _between(at, one, i + low, until))
                     elif width == 1:
-                        _read(m, one, to, _between(at, two, i + low, last))
+                        _read(m, one, to, _between(at, two, i + low, until))
                     else:
-                        _read(m, one, to, _between(at, three, i + low, last))
+                        _read(m, one, to, _between(at, three, i + low, until))
                 elif code == WRITE:
                     if width == 0:
                         _write(_between(at, one, i + low, i + high), one, x, low, i, -1, own)
@@ -261,11 +266,12 @@ def run(
                     z_out = _between(to - 4 * low, one, 0, CHUNK)
                     if key < 0:
                         draw(z_out, words, i, high, own[-2 - key], True)
-                    else:  # meanwhile the next chunk of two lists is fetched
-                        ahead = _between(_next(addresses, widths, 0, j, i + SIZE), one, 0, SIZE)
-                        also = _between(_next(addresses, widths, other, j, i + SIZE), one, 0, SIZE)
-                        blocks = (high + NORMALS - 1) // NORMALS
-                        draw_normals(z_out, words, i // NORMALS, blocks, own[key], ahead, also)
+                    else:  # meanwhile the next chunk of three lists is fetched
+                        ahead = _next(addresses, widths, 0, j, i + SIZE, one)
+                        also = _next(addresses, widths, second, j, i + SIZE, one)
+                        last = _next(addresses, widths, third, j, i + SIZE, one)
+                        at, blocks = i // NORMALS, (high + NORMALS - 1) // NORMALS
+                        draw_normals(z_out, words, at, blocks, own[key], ahead, also, last)
                 elif code == FULL:
                     _fill(m, one, to, numbers[n])
                 elif code == KEEP:
