@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+import zo
 from tests.support.pairwise import rotated
 from tests.support.quadratic import DTYPES, ZEROTH_ORDER, Interrupted, same
 from tests.support.tiny_models import MODELS
@@ -20,6 +21,7 @@ from zo.weights.executor import Executor
 from zo.weights.restore import RestoreError, streamed
 from zo.weights.space import ParameterSpace
 
+F32 = torch.float32
 Z = [Gaussian(NoiseKey(seed=1, stream=0, step=0, direction=i)) for i in range(2)]
 METHODS = [*ZEROTH_ORDER, "sparse_mezo"]
 
@@ -28,13 +30,18 @@ class Run(TinyRun):
     """As much as half precision needs."""
 
     def __init__(
-        self, name="opt", method="bszo", restore="streamed", dtype=torch.float32, noise="torch"
+        self, name="opt", method="bszo", restore="streamed", dtype=F32, noise="torch", disk=None
     ):
-        settings = {"eps": 1e-3 if dtype == torch.float32 else 1e-2}
+        settings = {"eps": 1e-3 if dtype == F32 else 1e-2}
         if hasattr(OPTIMIZERS[method.split()[0]].config, "state_dtype"):
             settings["state_dtype"] = "float32"
         model, candidates = MODELS[name]().to(dtype), (1, 2, 1)
+        if disk is not None:
+            zo.offload(model, "disk", device="cpu", directory=disk)
         super().__init__(model, method, restore, noise, candidates=candidates, **settings)
+
+    def weights(self):
+        return [p.clone() for p in self.params.settled()]
 
 
 def as_it_was(model: nn.Module) -> list[tuple]:
@@ -43,16 +50,22 @@ def as_it_was(model: nn.Module) -> list[tuple]:
     return own + [(m, "forward", m.__dict__.get("forward")) for m in model.modules()]
 
 
+def on_disk(method, n):
+    """Whether the nth case is one of weights on disk, beside which there is no room for state."""
+    return n % 2 == 1 and not OPTIMIZERS[method.split()[0]].config.state_tensors
+
+
 CASES = [
-    pytest.param(*case, marks=[] if n % 5 == 0 else pytest.mark.process)
+    pytest.param(*case, on_disk(case[0], n), marks=[] if n % 5 == 0 else pytest.mark.process)
     for n, case in enumerate(rotated(METHODS, MODELS, DTYPES, NOISES))
 ]
 
 
-@pytest.mark.parametrize(("method", "name", "dtype", "noise"), CASES)
-def test_steps_equal_those_of_snapshot_bit_for_bit(name, method, dtype, noise):
-    policies = ("snapshot", "streamed")
-    runs = {restore: Run(name, method, restore, dtype, noise) for restore in policies}
+@pytest.mark.parametrize(("method", "name", "dtype", "noise", "disk"), CASES)
+def test_steps_equal_those_of_snapshot_bit_for_bit(name, method, dtype, noise, disk, tmp_path):
+    """Of weights in memory, or on disk."""
+    places = {"snapshot": None, "streamed": tmp_path if disk else None}
+    runs = {of: Run(name, method, of, dtype, noise, at) for of, at in places.items()}
     before = as_it_was(runs["streamed"].model)
     steps = {key: [run.optimizer.step(run.loss) for _ in range(2)] for key, run in runs.items()}
     assert steps["streamed"] == steps["snapshot"]
