@@ -71,7 +71,7 @@ class BSZO(ZOOptimizer):
         losses = self.params.measure(loss_fn, excursions)
         slopes = self._slopes(losses, losses[len(at_theta) :])
         residuals: list[float] = []
-        noise_var, d, y = self.noise_var, np.zeros(self.k), 0.0
+        noise_var, d, y = self.numbers["noise_var"], np.zeros(self.k), 0.0
         for tau in range(self.m):
             extra = tau >= self.k
             if extra and self.config.noise_update == "extra":
@@ -112,11 +112,6 @@ class BSZO(ZOOptimizer):
     def slope(self, coefficients: Coefficients) -> float:
         """Returns the mean of the k coefficients."""
         return sum(coefficients[:-1]) / self.k
-
-    @property
-    def noise_var(self) -> float:
-        """The running σ_e², without the floor."""
-        return self.numbers["noise_var"]
 
     def _sampling_direction(
         self, extra: bool, tau: int, posterior: Posterior

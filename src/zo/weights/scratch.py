@@ -180,11 +180,6 @@ def without_views(output: Any, marks: Mapping[Scratch, int]) -> Any:
     return output
 
 
-def views_stay(marks: Mapping[Scratch, int]) -> bool:
-    """Returns whether a module kept views of scratch memory."""
-    return any(scratch.views() > views and scratch.keeps(views) for scratch, views in marks.items())
-
-
 def _copied(output: Any, scratches: Iterable[Scratch]) -> Any:
     """Returns an output with copies in place of views."""
     if isinstance(output, Tensor):
