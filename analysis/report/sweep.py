@@ -182,11 +182,9 @@ def grid_table(cells: pd.DataFrame, frame: pd.DataFrame) -> Table:
         "status": _became,
     }
     said = "→ is the chosen learning rate, * a collapsed run, – one that has not finished."
-    title, names = (
-        f"{cells['sweep'].iloc[0]}: every learning rate tried",
-        1 + len(_differing(frame)),
-    )
-    return Table.of(title, frame.to_dict("records"), columns, names=names, caption=[said])
+    known: dict[str, Any] = {"names": 1 + len(_differing(frame)), "caption": [said]}
+    title = f"{cells['sweep'].iloc[0]}: every learning rate tried"
+    return Table.of(title, frame.to_dict("records"), columns, **known)
 
 
 def _runs(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:

@@ -171,7 +171,9 @@ def _described(cells: pd.DataFrame, variants: pd.Series, by_id: pd.DataFrame) ->
             known = by_id[key].get(run) if key in by_id and key not in variant else None
             if pd.notna(known) and (steps or in_facet(key)):
                 variant[key] = json.loads(str(known)) if key in nested else plain(known)
-    texts = {k: [str(v[k]) for v in variants if not _is_number(v.get(k, 0))] for k in keys}
+    texts = {
+        k: [str(v[k]) for v in variants if isinstance(v.get(k), str | list | dict)] for k in keys
+    }
     short = {key: shortened(of) for key, of in texts.items() if of}
 
     def shown_value(key: str, value: Any) -> str:
@@ -218,12 +220,8 @@ def _part(variant: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
 def _different(variants: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Different variants in the order of their values, numbers as numbers."""
     found = {_text(variant): variant for variant in variants}
-    order = lambda x: (0, x, "") if _is_number(x) else (1, 0, _text(x))  # noqa: E731
+    order = lambda x: (0, x, "") if isinstance(x, int | float) else (1, 0, _text(x))  # noqa: E731
     return sorted(found.values(), key=lambda variant: [*map(order, variant.values())])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def shown(cells: pd.DataFrame) -> pd.DataFrame:

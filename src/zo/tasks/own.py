@@ -212,8 +212,7 @@ def _find(rows: Rows, key: str, what: str, but: str | None = None) -> str:
     example = typed(key, named[0])
     if key == "label" and (classes := _of_classes(rows, but)):
         example = classes
-    row = [of for of in rows.names if rows.nothing == "" and of in map(shown, rows.values(of))]
-    if row:
+    if row := [of for of in rows.names if rows.nothing == "" and of in map(shown, rows.values(of))]:
         raise TaskError(
             f"task.path: the first line of {rows.source} is a row, since {row[0]!r} is a value below it, too; begin"
             " the file with the names of the columns"
