@@ -1,6 +1,7 @@
 """Models that a policy may mistake: it measures the losses of weights moved by hand, or refuses the layer by name."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 
@@ -435,6 +436,23 @@ def test_weights_that_change_no_loss_are_named():
     ):
         zo.MeZO(model, 0.0, restore="streamed", noise="torch").step(model.loss)
     assert torch.equal(model.layer[1].weight, old)
+
+
+def test_a_head_of_a_softmax_is_not_taken_for_unused(recwarn):
+    """Of the same number added to all of its values softmax and a norm before it show nothing."""
+
+    def build():
+        model = Headed(
+            nn.Linear(16, 16), lambda layer, x: F.layer_norm(layer(x).mean(1, True), (16,))
+        )
+        model.head.seen = torch.zeros(3)  # as of what a layer keeps of its weight
+        return model
+
+    model = made(build)
+    nn.init.zeros_(model.head.bias)
+    with ThreadPoolExecutor(1) as thread:  # where no read is seen
+        zo.MeZO(model, 0.0, noise="torch").step(lambda: thread.submit(model.loss).result())
+    assert not [w for w in recwarn if "does not depend" in str(w.message)]
 
 
 def clamped(of):
