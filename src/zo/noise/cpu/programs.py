@@ -3,7 +3,8 @@
 from typing import Any
 
 import numpy as np
-from numba import carray
+from numba import carray, types
+from numba.extending import overload
 
 from zo.noise import program
 from zo.noise.cpu.compiled import F, U, compiler, fused, pointer, prefetch, wide
@@ -19,6 +20,26 @@ SIZE = CHUNK // 2
 """Values that a program works on at a time: about eight arrays of them fit the first-level cache."""
 
 
+def _operand(x: Any, like: Any, n: Any) -> Any:
+    """Returns the n values at an address, or a number as it is."""
+
+
+def _value(x: Any, k: Any) -> Any:
+    """Returns a value of an operand."""
+
+
+@overload(_operand, strict=False)
+def _typed_operand(x: Any, like: Any, n: Any) -> Any:
+    if isinstance(x, types.Float):
+        return lambda x, like, n: x
+    return lambda x, like, n: carray(pointer(x, like), n)
+
+
+@overload(_value, strict=False)
+def _typed_value(x: Any, k: Any) -> Any:
+    return (lambda x, k: x) if isinstance(x, types.Float) else (lambda x, k: x[k])
+
+
 @compiled
 def _fill(n: Any, like: Any, to: Any, c: Any) -> None:
     out = carray(pointer(to, like), n)
@@ -29,26 +50,10 @@ def _fill(n: Any, like: Any, to: Any, c: Any) -> None:
 @compiled
 def _fuse(n: Any, like: Any, to: Any, x: Any, y: Any, z: Any) -> None:
     wide()
-    out, p, q, r = (
-        carray(pointer(to, like), n),
-        carray(pointer(x, like), n),
-        carray(pointer(y, like), n),
-        carray(pointer(z, like), n),
-    )
+    out, p = carray(pointer(to, like), n), carray(pointer(x, like), n)
+    q, r = carray(pointer(y, like), n), _operand(z, like, n)
     for k in range(n):
-        out[k] = fused(r[k], q[k], p[k])
-
-
-@compiled
-def _fuse_scaled(n: Any, like: Any, to: Any, x: Any, y: Any, c: Any) -> None:
-    wide()
-    out, p, q = (
-        carray(pointer(to, like), n),
-        carray(pointer(x, like), n),
-        carray(pointer(y, like), n),
-    )
-    for k in range(n):
-        out[k] = fused(c, q[k], p[k])
+        out[k] = fused(_value(r, k), q[k], p[k])
 
 
 @compiled
@@ -66,41 +71,17 @@ def _add_scaled(n: Any, like: Any, to: Any, x: Any, y: Any, c: Any) -> None:
 @compiled
 def _times(n: Any, like: Any, to: Any, x: Any, y: Any) -> None:
     wide()
-    out, p, q = (
-        carray(pointer(to, like), n),
-        carray(pointer(x, like), n),
-        carray(pointer(y, like), n),
-    )
+    out, p, q = carray(pointer(to, like), n), carray(pointer(x, like), n), _operand(y, like, n)
     for k in range(n):
-        out[k] = p[k] * q[k]
-
-
-@compiled
-def _scale(n: Any, like: Any, to: Any, x: Any, c: Any) -> None:
-    wide()
-    out, p = carray(pointer(to, like), n), carray(pointer(x, like), n)
-    for k in range(n):
-        out[k] = c * p[k]
+        out[k] = p[k] * _value(q, k)
 
 
 @compiled
 def _over(n: Any, like: Any, to: Any, x: Any, y: Any) -> None:
     wide()
-    out, p, q = (
-        carray(pointer(to, like), n),
-        carray(pointer(x, like), n),
-        carray(pointer(y, like), n),
-    )
+    out, p, q = carray(pointer(to, like), n), carray(pointer(x, like), n), _operand(y, like, n)
     for k in range(n):
-        out[k] = p[k] / q[k]
-
-
-@compiled
-def _divide(n: Any, like: Any, to: Any, x: Any, c: Any) -> None:
-    wide()
-    out, p = carray(pointer(to, like), n), carray(pointer(x, like), n)
-    for k in range(n):
-        out[k] = p[k] / c
+        out[k] = p[k] / _value(q, k)
 
 
 @compiled
@@ -278,19 +259,19 @@ def run(
                     _fill(m, one, to, keeps[j])
                 elif code == FUSED:
                     if steps[n, 4] < 0:
-                        _fuse_scaled(m, one, to, x, y, numbers[n])
+                        _fuse(m, one, to, x, y, numbers[n])
                     else:
                         _fuse(m, one, to, x, y, z)
                 elif code == ADDED:
                     _add_scaled(m, one, to, x, y, numbers[n])
                 elif code == TIMES:
                     if steps[n, 3] < 0:
-                        _scale(m, one, to, x, numbers[n])
+                        _times(m, one, to, x, numbers[n])
                     else:
                         _times(m, one, to, x, y)
                 elif code == OVER:
                     if steps[n, 3] < 0:
-                        _divide(m, one, to, x, numbers[n])
+                        _over(m, one, to, x, numbers[n])
                     else:
                         _over(m, one, to, x, y)
                 elif code == ROOT:
@@ -299,7 +280,7 @@ def run(
                     _sign(m, one, to, x)
                 elif code == ROUND:
                     if width == 0:
-                        _scale(m, one, to, x, ONE)
+                        _times(m, one, to, x, ONE)
                     elif width == 1:
                         _round(m, one, to, x, two)
                     else:
