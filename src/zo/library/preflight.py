@@ -192,9 +192,8 @@ class Preflight:
         for some in [unread] if len(unread) > FEW else [[i] for i in unread]:
             copies = [thetas[i].to("cpu", copy=True) for i in some]
             try:
-                for t in (
-                    thetas[i] for i in some
-                ):  # no sum of rows and columns, which softmax and norms take out
+                for i in some:  # not by a constant, which softmax and norms take out
+                    t = thetas[i]
                     ramp = torch.linspace(1, 2, t.numel(), dtype=t.dtype, device=t.device)
                     t.add_(ramp.square_().view(t.shape))
                 unused += some * (self._loss(closure) == base)
