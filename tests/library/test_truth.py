@@ -669,3 +669,39 @@ def test_weight_decay_spares_biases_and_norms_of_transformers_models(name):
 def test_weight_decay_spares_biases_of_torchs_layers(layer):
     space = ParameterSpace.of(layer, "merged")
     assert all(("bias" in n) != d for n, d in zip(space.names, space.decays, strict=True))
+
+
+class Versioned(nn.Linear):
+    """Computes with what it has made of its weight, which it makes anew once the weight is written."""
+
+    made, version = None, -1
+
+    def forward(self, x):
+        if self.anew or self.version != self.weight._version:
+            self.made, self.version = self.weight.detach().tanh().clone(), self.weight._version
+        return F.linear(x, self.made, self.bias)
+
+
+@pytest.mark.parametrize("noise", ["torch", "philox"])
+@pytest.mark.parametrize(
+    ("method", "restore"),
+    [("mezo", of) for of in ("merged", "subtract", "snapshot", "streamed", "disk")]
+    + [("mezo_adam", "merged"), ("mezo_adam", "streamed"), ("lozo", "streamed"), ("lozo", "disk")],
+)
+def test_a_layer_that_keeps_what_it_made_of_a_weight_sees_that_steps_write_it(
+    tmp_path, method, restore, noise
+):
+    """All passes over weights and state count as writes, compiled ones, too."""
+    found = []
+    for anew in (True, False):
+        torch.manual_seed(0)
+        model = Headed(Versioned(16, 16))
+        model.layer.anew = anew
+        if restore == "disk":
+            zo.offload(model, "disk", device="cpu", directory=tmp_path / str(anew))
+        policy = restore.replace("disk", "streamed")
+        optimizer = zo.optimizer(method, model, lr=1e-2, restore=policy, noise=noise)
+        losses = [optimizer.step(model.loss) for _ in range(3)]
+        with torch.no_grad():
+            found.append([losses, optimizer.info.losses, model.loss().item()])
+    assert found[0] == found[1]

@@ -160,7 +160,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("make", "restore", "settings"), OTHERS, ids=str)
+@pytest.mark.parametrize(("make", "restore", "settings"), OTHERS)
 def test_adapters_quantised_and_offloaded_weights_and_parts_of_a_mini_batch(
     make, restore, settings, tmp_path
 ):

@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from zo.noise import compiling, philox
 from zo.noise.engines import DTYPES, Move, PhiloxEngine
@@ -394,6 +395,7 @@ class TritonEngine(PhiloxEngine):
             keeps_of = any(row[4] != ONE_BITS for row in rows)
             shared = move._replace(tensor=rows[-1][3])
             _launch(like, like, shared, programs, places, len(rows), keeps_of)
+        increment_version(out)
 
 
 def _shares(out: Tensor, theta: Tensor, rounding: NoiseKey | None) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from zo.noise.keys import NoiseKey
 from zo.noise.philox import POSITIONS
@@ -80,9 +81,9 @@ class Engine(ABC):
 class PhiloxEngine(Engine):
     """Counter-based noise, see `zo.noise.philox`: any part of a tensor, and sums of many draws in one pass.
 
-    Whatever θ's dtype, float32, bfloat16 or float16, the arithmetic is float32, term by term in their order, every
-    product and every sum rounded separately, and the result is rounded to the dtype once. Values do not depend on
-    other draws.
+    Whatever θ's dtype, the arithmetic is float32, term by term in their order, every product and every sum rounded
+    separately, and the result is rounded to the dtype once. Values do not depend on other draws. Passes count as writes
+    (`_version`), for layers that keep what they computed of a weight until it is written.
 
     Attributes:
         runs_programs: Whether it has `_run_program`.
@@ -112,6 +113,8 @@ class PhiloxEngine(Engine):
         """
         if runs := self._fits_program(lists):
             self._run_program(program, lists, positions, keeps)
+            for array in program.written:
+                increment_version(lists[array])
         return runs
 
     def prepare(
@@ -201,7 +204,10 @@ class PhiloxEngine(Engine):
         whole = out if out.is_contiguous() else out.contiguous()
         move = move if scale is None else move._replace(scale=scale.contiguous())
         self._run(whole, theta.contiguous(), move)
-        return out if whole is out else out.copy_(whole)
+        if whole is not out:
+            return out.copy_(whole)
+        increment_version(out)
+        return out
 
     def table(
         self,

@@ -52,6 +52,7 @@ class Program:
         steps: The operations.
         keys: Keys of noise and of the bits of stochastic rounding; those of signs are in `signs`.
         signs: Positions of keys whose noise is signs, not normals.
+        written: Positions of the lists that it writes.
         unrounded: Positions of lists of float32 tensors alone, to whose dtype nothing is rounded.
     """
 
@@ -59,6 +60,7 @@ class Program:
         self.steps: list[Step] = []
         self.keys: list[NoiseKey] = []
         self.signs: set[int] = set()
+        self.written: set[int] = set()
         self.unrounded: set[int] = set()
         self._drawn: dict[tuple[NoiseKey, bool], Value] = {}
         self._values = 0
@@ -70,6 +72,7 @@ class Program:
     def write(self, array: int, value: Value, bits: NoiseKey | None = None) -> None:
         """Rounds a value to the tensors' dtype and writes it; stochastically by the words of a key, if one is given."""
         key = -1 if bits is None else self._enter(bits)
+        self.written.add(array)
         self.steps.append(Step(WRITE, -1, value.at, array=array, key=key))
 
     def draw(self, key: NoiseKey, signs: bool = False) -> Value:

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeAlias
 
 import torch
@@ -26,6 +27,9 @@ from zo.noise import TensorTable
 from zo.weights.aliasing import is_alias, storage_key
 from zo.weights.patching import CONTAINERS, ParameterOwners, ReplacedForward, looks_up
 from zo.weights.scratch import Buffer, Place, aligned, without_views
+
+VERSIONS = count(2**31)
+"""`_version` of the tensors of each call, unlike θ's: layers may keep what they computed of a weight while it stays."""
 
 Entry: TypeAlias = "tuple[dict[str, Any], str, Tensor | None, int]"
 """A parameter that is swapped: the dictionary that it is in, its name there, itself, and its tensor's position."""
@@ -275,6 +279,8 @@ class UnitCalls:
                 self._store.fill(unit, plan)
                 # `data`, so that each call has tensors of its own, whose count shows views that stay.
                 tensors = {i: t.data for i, t in zip(plan.tensors, plan.memory, strict=True)}
+                version = (next(VERSIONS),) * len(tensors)
+                torch._C._autograd._unsafe_set_version_counter((*tensors.values(),), version)
                 for held, name, _, i in plan.entries:
                     held[name] = tensors[i]
                 for own, hook in unit.members:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from zo.noise import philox
 from zo.noise.cpu.compiled import F, U
@@ -147,6 +148,7 @@ class NumbaProgram(PreparedProgram):
         rows = self._rows.take(chosen, 1)
         rows[len(rows) // 3 - 1] = [*map(Tensor.data_ptr, last)]
         self._run(rows, self._keeps.take(chosen))
+        increment_version(last)
 
     def _run(self, rows: Any, keeps: Any) -> None:
         lists = len(rows) // 3
@@ -181,6 +183,7 @@ class NumbaTable(TensorTable):
             if move.rounding is not None and own.like.itemsize == 4:
                 self.add_one_(own.members[0], move, self._own_keeps[0])  # which refuses it
             in_parts(own.size, partial(add_to_all, own.columns, keep, own.like, *fixed))
+        increment_version(self.out)
         for j in self._alone:
             self.add_one_(j, move, self._own_keeps[0])
 

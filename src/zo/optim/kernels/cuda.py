@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.cuda import device_of
 
 from zo.noise import KeyedTerms, NoiseKey
@@ -178,3 +179,4 @@ def _launch(
             BLOCK=BLOCK,
             enable_fp_fusion=False,
         )
+    increment_version(tensors)
