@@ -244,7 +244,7 @@ class PhiloxEngine(Engine):
 
 
 class PreparedProgram(ABC):
-    """A program and its lists of tensors, whose memory does not move before the last run."""
+    """A program that writes its last list alone; the memory of its tensors does not move before the last run."""
 
     @abstractmethod
     def run(self, chosen: Sequence[int], last: Sequence[Tensor]) -> None:
@@ -252,7 +252,7 @@ class PreparedProgram(ABC):
 
         Args:
             chosen: Which of each list.
-            last: What it takes for them in place of its last list's; of the same shapes and dtypes.
+            last: Written in place of its last list's tensors; of their shapes and dtypes.
         """
 
 
