@@ -98,11 +98,7 @@ def _read(path: Path) -> Any:
 
 
 def profile_of(asked: CommandLine) -> Profile:
-    """Returns the profile that a command line chooses.
-
-    Raises:
-        ConfigError: If a value of it is out of range, or it is none of this suite's that starts processes.
-    """
+    """Returns the profile that a command line chooses. Raises ConfigError if it is none, or a value is out of range."""
     chosen, found = asked.launcher
     if not isinstance(found, SlurmProfile | LocalProfile):
         own = ", ".join(path.stem for path in sorted(PROFILES.glob("*.yaml")))

@@ -32,11 +32,7 @@ TRAP = (
 
 
 def check() -> None:
-    """Makes sure that there is a SLURM to submit to.
-
-    Raises:
-        LaunchError: If there is none, or this shell is set up in a way that breaks requeuing.
-    """
+    """Raises LaunchError without a SLURM to submit to, or in a shell whose variables break requeuing."""
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise LaunchError(
             "sbatch and srun are not on PATH: this is no SLURM cluster, or not its login node "
@@ -116,11 +112,7 @@ def _too_many(jobs: int, size: int) -> str:
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """Lets Ctrl-C wait until the body has ended, in this process and in those that the body starts.
-
-    Raises:
-        KeyboardInterrupt: At the end of the body, if Ctrl-C was pressed meanwhile.
-    """
+    """Lets Ctrl-C wait until the body has ended, in this process and in those that the body starts."""
     pressed: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a new process inherits it

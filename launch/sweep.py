@@ -51,11 +51,7 @@ class Sweep:
 
     @classmethod
     def of(cls, overrides: Sequence[str]) -> "Sweep":
-        """Composes and checks every cell.
-
-        Raises:
-            ConfigError: If one of them could not be run.
-        """
+        """Composes and checks every cell. Raises ConfigError if one of them could not be run."""
         return cls.composed(command_line.read(overrides, multirun=True))
 
     @classmethod

@@ -92,11 +92,7 @@ class Staged:
 
 
 def staged(sweep: str, sweeper: SweeperConfig) -> Staged:
-    """Returns a sweep at the stage that its sweeper names, by default the last one.
-
-    Raises:
-        ConfigError: If it has no such stage.
-    """
+    """Returns a sweep at the stage that its sweeper names, by default the last one. Raises ConfigError without it."""
     stages = sweeper.stages or {}
     if sweeper.stage not in (None, *stages):
         right = f"must be one of {', '.join(stages)}" if stages else "is for a sweep with stages"
@@ -143,11 +139,7 @@ def expand(asked: Staged) -> list[Arm]:
 
 
 def _chosen_settings(asked: Staged) -> dict[str, list[Values]]:
-    """Returns the chosen settings of a sweep's lines.
-
-    Raises:
-        NotChosenError: If there is no file of them.
-    """
+    """Returns the chosen settings of a sweep's lines. Raises NotChosenError without a file of them."""
     path = SETTINGS / f"{asked.name}.csv"
     if not path.is_file():
         raise _not_chosen(asked, f"there is no results/settings/{path.name}")

@@ -260,11 +260,7 @@ def read(overrides: Sequence[str], multirun: bool = False) -> CommandLine:
 
 
 def stages(sweep: str) -> list[Staged]:
-    """Returns a comparison at each of its stages, in order.
-
-    Raises:
-        ConfigError: If there is no such sweep, or it has no stages.
-    """
+    """Returns a comparison at each of its stages, in order. Raises ConfigError if there are none."""
     composer = _composer(CONFIG_DIR)
     hydra = _compose_common(composer, composer.parse([f"sweep={sweep}"]), True).hydra
     sweeper: SweeperConfig = OmegaConf.to_object(hydra.sweeper)  # type: ignore[assignment]

@@ -33,11 +33,7 @@ OWN_KEYS = ("task.options", FUNCTIONS)  # Mappings whose keys are the user's
 
 @cache
 def parse(override: str) -> Override:
-    """Returns a parsed override of the command line.
-
-    Raises:
-        HydraException: If it cannot be parsed.
-    """
+    """Returns a parsed override of the command line. Raises HydraException if it cannot be parsed."""
     (parsed,) = OverridesParser.create().parse_overrides([with_options(override)])
     return parsed
 
@@ -55,11 +51,7 @@ def with_own_keys(override: str) -> str:
 
 
 def check_installed(directory: Path) -> None:
-    """Makes sure that the files of conf/ are beside the package.
-
-    Raises:
-        ConfigError: If they are not.
-    """
+    """Raises ConfigError if the files of conf/ are not beside the package."""
     if not directory.is_dir():
         place = Path(__file__).resolve().parents[1]
         right = f"is not installed with {place}; run `pip install -e '.[suite]'` in a copy of the repository"

@@ -68,11 +68,7 @@ def _edited(package: Path) -> frozenset[Path]:
 
 
 def with_options(override: str) -> str:
-    """Returns an override of `optimizer` with the options that its files' classes become.
-
-    Raises:
-        ConfigError: If a file or its class cannot be used.
-    """
+    """Returns an override of `optimizer` with the options that its files' classes become. May raise ConfigError."""
     if not override.startswith("optimizer="):
         return override
     return re.sub(ADDRESS, lambda found: option(found[0]), override)

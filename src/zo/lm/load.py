@@ -90,11 +90,7 @@ def load(
 def _checked(
     model_cfg: ModelConfig, loaded: Loaded, dtype: torch.dtype, device: torch.device
 ) -> Loaded:
-    """Returns the model in evaluation mode, quantised and checked for scoring.
-
-    Raises:
-        ModelError: If it cannot.
-    """
+    """Returns the model in evaluation mode, quantised. Raises ModelError if it cannot be scored."""
     model = loaded.model
     loaded = replace(loaded, model=model.eval(), kind=model_cfg.kind)
     if dtype == torch.float16 and device.type == "cpu":
@@ -155,11 +151,7 @@ def _pretrained(cfg: ModelConfig, dtype: torch.dtype, how: Mapping[str, Any]) ->
 
 
 def _check_quantised(cfg: ModelConfig, settings: dict[str, Any]) -> None:
-    """Configures a quantised checkpoint to be loaded as plain weights.
-
-    Raises:
-        ModelError: If transformers cannot do that.
-    """
+    """Has a quantised checkpoint loaded as plain weights. Raises ModelError if transformers cannot."""
     method = settings.get("quant_method", "bitsandbytes")  # whose older checkpoints do not say it
     if method not in DEQUANTISED:
         raise ModelError(
@@ -170,11 +162,7 @@ def _check_quantised(cfg: ModelConfig, settings: dict[str, Any]) -> None:
 
 
 def check_kind(cfg: ModelConfig, config: Any) -> None:
-    """Checks that a model is of the configured kind.
-
-    Raises:
-        ModelError: If it is not; names the right kind, if there is one.
-    """
+    """Raises ModelError unless a model is of the configured kind; names the right kind, if there is one."""
     from transformers.models.auto import modeling_auto
 
     stored = (config.architectures or [config.model_type])[0]

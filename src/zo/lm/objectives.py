@@ -63,11 +63,7 @@ def scorers(
     processes: Processes | None = None,
     seed: int = 0,
 ) -> tuple[Scorer, Scorer]:
-    """Returns the scorer of losses and the scorer of evaluations.
-
-    Raises:
-        TaskError, ModelError: If objective, task and model do not fit.
-    """
+    """Returns the scorers of losses and of evaluations. Raises TaskError or ModelError if something does not fit."""
     name, kind = objective.of(task), loaded.kind
     measured = task.measure is not None and task.kind == "completion"
     texts: TextScorer | None = None

@@ -117,11 +117,7 @@ FILES = ("tokenizer*", "vocab*", "*.model", "tekken.json")  # Names of tokenizer
 
 
 def load_tokenizer(cfg: ModelConfig) -> Any:
-    """Returns the model's tokenizer; loads nothing else.
-
-    Raises:
-        ModelError: If it is out of reach or incomplete.
-    """
+    """Returns the model's tokenizer alone. Raises ModelError if it is out of reach or incomplete."""
     with quiet():
         if cfg.weights == "random":
             return stand_in(cfg)
@@ -129,11 +125,7 @@ def load_tokenizer(cfg: ModelConfig) -> Any:
 
 
 def of_source(cfg: ModelConfig, source: str, options: dict[str, Any]) -> Any:
-    """Returns the tokenizer of a directory or a hub id.
-
-    Raises:
-        ModelError: If it is out of reach or incomplete.
-    """
+    """Returns the tokenizer of a directory or a hub id. Raises ModelError if it is out of reach or incomplete."""
     from transformers import AutoTokenizer
 
     folder = Path(source)

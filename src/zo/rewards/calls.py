@@ -160,11 +160,7 @@ class Function:
 
 
 def load(address: str) -> Callable[..., Any]:
-    """Returns the function of ``module:function`` or ``file.py:function``.
-
-    Raises:
-        UnusableError: If it cannot be loaded.
-    """
+    """Returns the function of ``module:function`` or ``file.py:function``. Raises UnusableError without one."""
     place, _, name = address.partition(":")
     try:
         if place.endswith(".py"):

@@ -199,11 +199,7 @@ class _Grader:
         return process
 
     def _exchange(self, request: bytes, texts: int, limit_s: float) -> dict[str, Any]:
-        """Writes a request about some texts, and returns the answer with its token.
-
-        Raises:
-            _Ended: If there is no answer in time.
-        """
+        """Writes a request about some texts; returns the answer with its token. Raises _Ended without one in time."""
         until, most = time.monotonic() + limit_s, REPLY + texts * REPLY_OF_A_TEXT
         token = secrets.token_bytes(TOKEN)
         left = memoryview(LENGTH.pack(len(request)) + token + request)

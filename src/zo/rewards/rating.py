@@ -67,11 +67,7 @@ class Rater:
         self._seconds: dict[int, float] = {}
 
     def start(self, columns: Sequence[str]) -> None:
-        """Starts the processes, for rows with these columns.
-
-        Raises:
-            TaskError: If a function cannot be loaded or called.
-        """
+        """Starts the processes, for rows with these columns. Raises TaskError if a function cannot be called."""
         self._pool = Pool(replace(self._setup, columns=columns), self._size)
         for answer in self._pool.start():
             self._check_usable(answer)

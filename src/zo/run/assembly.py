@@ -131,11 +131,7 @@ class Also:
 
     @classmethod
     def open(cls, cfg: RunConfig, loaded: Loaded, processes: Processes) -> Also:
-        """Loads its data.
-
-        Raises:
-            TaskError: If they cannot be had as configured, or do not fit the model.
-        """
+        """Loads its data. Raises TaskError if they cannot be had as configured, or do not fit the model."""
         try:
             task, _ = complete(TaskConfig(**cfg.task.also))
             validation = load_splits(task).validation

@@ -50,11 +50,7 @@ class Start:
             self._send({"status": status, "problem": problem})
 
     def wait(self) -> Path | dict[str, Any]:
-        """Returns, on the other processes, the run's directory, or the status of a run that has ended.
-
-        Raises:
-            ProcessesError: If process 0 could not begin the run.
-        """
+        """Returns the run's directory, or the status of a run that has ended. Raises ProcessesError without either."""
         told = self.processes.exchange(None)[0]
         if "directory" in told:
             return Path(told["directory"])
@@ -70,11 +66,7 @@ class Start:
 
 
 def check_start(processes: Processes, cfg: RunConfig) -> None:
-    """Compares settings and code of all processes.
-
-    Raises:
-        ProcessesError: If they differ.
-    """
+    """Raises ProcessesError if settings or code of the processes differ."""
     tensor = cfg.distributed.tensor
     if tensor > 1 and processes.world != tensor:
         raise ProcessesError(
@@ -90,11 +82,7 @@ def check_start(processes: Processes, cfg: RunConfig) -> None:
 
 
 def check_loaded(processes: Processes, cfg: RunConfig, session: Session) -> None:
-    """Compares what was loaded, and whether so many processes can divide the method's steps.
-
-    Raises:
-        ProcessesError: If it differs, or they cannot.
-    """
+    """Raises ProcessesError if processes loaded different things, or are too many to divide the method's steps."""
     if processes.world == 1:
         return
     params = session.assembly.params

@@ -120,11 +120,7 @@ def _keep(cfg: RunConfig, session: Session, scorer: CandidateScorer) -> tuple[li
 
 
 def _try(scorer: CandidateScorer, states: KeptStates, examples: list[Encoded]) -> None:
-    """Makes sure that scores with kept states are those without, but for rounding.
-
-    Raises:
-        StatesError: If they are not.
-    """
+    """Raises StatesError if scores with kept states are not those without, but for rounding."""
     plain = scorer.scores(scorer.collate(examples))
     scorer.keep(states)
     try:

@@ -73,11 +73,7 @@ def conversations(
 
 
 def tools_of(rows: Rows) -> list[Any]:
-    """Returns the tools of each row, as lists or as the json that the column has; None where there are none.
-
-    Raises:
-        TaskError: If a row has something else; names the row.
-    """
+    """Returns the tools of each row, as lists or as json; None without. Raises TaskError for something else."""
     found = []
     for row, cell in zip(rows.indices.tolist(), rows.values(TOOLS), strict=True):
         with suppress(ValueError):

@@ -106,11 +106,7 @@ class FileExamples:
 
 
 def load_file(task: TaskConfig, file: Path) -> FileExamples:
-    """Returns every row of a file as an example of a complete task.
-
-    Raises:
-        TaskError: As `load_splits`.
-    """
+    """Returns every row of a file as an example of a complete task. Raises TaskError as `load_splits`."""
     task = replace(task, turns="last")  # which is what is predicted
     here = replace(task, path=str(file.resolve()), data_files=None, where=None)
     here = replace(here, subset=None, data_dir=None, revision=None, install=None)
@@ -158,11 +154,7 @@ def load_rest(task: TaskConfig, count: int, seeds: Sequence[int] = ()) -> FileEx
 
 
 def _with_classes_of_run(task: TaskConfig, rows: Rows) -> Rows:
-    """Returns rows whose labels are the run's, by name where the run and the file have names.
-
-    Raises:
-        TaskError: If the file names other classes.
-    """
+    """Returns rows whose labels are the run's, by name where both have names. Raises TaskError if the names differ."""
     label, words = str(task.label), [word.strip() for word in task.words]
     numbered = task.labels in (None, [*range(len(words))])
     here = rows.classes.get(label, words)

@@ -28,11 +28,7 @@ MESSAGES = "messages"  # Column with the question as a conversation, for a chat 
 
 
 def dataset(name: str, options: Mapping[str, Any], seed: int = 0, size: int = 10) -> Any:
-    """Returns a data set of reasoning-gym.
-
-    Raises:
-        TaskError: If the package is missing, or has no such task or option.
-    """
+    """Returns a data set of reasoning-gym. Raises TaskError without the package, the task or an option."""
     try:
         import reasoning_gym
         from reasoning_gym.composite import DatasetSpec
@@ -57,11 +53,7 @@ def dataset(name: str, options: Mapping[str, Any], seed: int = 0, size: int = 10
 
 
 def load_generated(task: TaskConfig) -> Splits:
-    """Returns the splits of a generated task.
-
-    Raises:
-        TaskError: If it cannot be generated as configured.
-    """
+    """Returns the splits of a generated task. Raises TaskError if it cannot be generated as configured."""
     sizes = {name: getattr(task, f"{name}_size") for name in ("test", "validation", "train")}
     for name, size in sizes.items():
         if size is None or size >= APART // ROUNDS:

@@ -56,11 +56,7 @@ def is_number(label: Any) -> bool:
 
 
 def check_labels(parts: Sequence[Rows], label: str) -> None:
-    """Checks that labels are names in all files or numbers in all: nothing says which number has which name.
-
-    Raises:
-        TaskError: If they are not; names two files.
-    """
+    """Raises TaskError unless labels are names in all files or numbers in all: nothing says which name has a number."""
     kinds: dict[bool, str] = {}
     for rows in parts:
         values = rows.values(label) if rows.column(label) else ()

@@ -68,11 +68,7 @@ def completed(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
 
 
 def _check_splits(task: TaskConfig, rows: Rows) -> None:
-    """Checks that no column says of each row whether it trains or tests.
-
-    Raises:
-        TaskError: If one does and `task.where` does not choose of it.
-    """
+    """Raises TaskError if a column says of each row whether it trains or tests, and `task.where` chooses none."""
     for column in {*rows.names} - {*(task.where or ()), task.label}:
         values = dict.fromkeys(v if isinstance(v, str) else "" for v in rows.values(column))
         splits = [split_of(value) for value in list(values)[: SHOWN + 1]]

@@ -30,11 +30,7 @@ def resolve(address: str) -> str:
 
 
 def existing(address: str) -> str:
-    """Resolves an address that may be a hub id; one that can only be a path must exist.
-
-    Raises:
-        FileNotFoundError: If it does not; one sentence.
-    """
+    """Resolves an address that may be a hub id. Raises FileNotFoundError if it is a path that does not exist."""
     path = resolve(address)
     if is_path(address) and not Path(path).exists():
         raise FileNotFoundError(f"there is no file or directory {path}")

@@ -29,11 +29,7 @@ def shared_beginning(chosen: str, rejected: str) -> str:
 
 
 def shared_turns(chosen: Sequence[Any], rejected: Sequence[Any], row: int) -> list[Any]:
-    """Returns the prompt of two conversations: the messages at their beginning that are the same.
-
-    Raises:
-        TaskError: If there are none.
-    """
+    """Returns the messages that two conversations begin with alike, the prompt. Raises TaskError without any."""
     if not (n := min(_same(chosen, rejected), len(chosen) - 1, len(rejected) - 1)):
         raise TaskError(
             f"task.rejected: row {row}, counted from 0: chosen and rejected begin with different messages; begin both"
@@ -49,11 +45,7 @@ def _same(chosen: Sequence[Any], rejected: Sequence[Any]) -> int:
 
 
 def check_pairs(task: TaskConfig, split: str, examples: Sequence[Example]) -> None:
-    """Checks that the answers of each pair differ.
-
-    Raises:
-        TaskError: If some do not; names the first row.
-    """
+    """Raises TaskError if the answers of a pair are equal; names the first row."""
     pairs = [(e.row, *pair_of(task, e.fields)) for e in examples]
     if same := [row for row, *of in pairs if len({str(text).strip() for text in of}) == 1]:
         raise TaskError(

@@ -71,11 +71,7 @@ def read_split(task: TaskConfig, split: str) -> Rows:
 
 
 def check_addresses(task: TaskConfig) -> None:
-    """Checks that paths and files of pip packages exist. Neither asks the hub nor imports datasets.
-
-    Raises:
-        TaskError: If one does not; names its key.
-    """
+    """Raises TaskError if a path or a file of a pip package does not exist. Asks no hub and imports no datasets."""
     _check_one_source(task)
     if task.generated_by():
         if importlib.util.find_spec("reasoning_gym") is None:
@@ -110,11 +106,7 @@ def _check_one_source(task: TaskConfig) -> None:
 
 
 def split_names(task: TaskConfig) -> list[str]:
-    """Returns the names of the splits that the data have.
-
-    Raises:
-        TaskError: As `read_split`.
-    """
+    """Returns the names of the splits that the data have. Raises TaskError as `read_split`."""
     local = _local_files(task)
     return [name for name in (_of_data_set(task, None) if local is None else local) if name]
 
@@ -214,11 +206,7 @@ def _of_directory(base: Path) -> dict[str, list[Named]] | None:
 
 
 def _check_parts(base: Path, names: Sequence[str]) -> None:
-    """Checks that files whose names say no split are parts of one: their names differ in digits alone.
-
-    Raises:
-        TaskError: If they are not, since one of them may hold what is to be tested.
-    """
+    """Raises TaskError unless files whose names say no split are parts of one: their names differ in digits alone."""
     if len({re.sub("[0-9]+", "", name) for name in names}) > 1:
         listed = ", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN)
         raise TaskError(
@@ -228,11 +216,7 @@ def _check_parts(base: Path, names: Sequence[str]) -> None:
 
 
 def _check_one_set(base: Path, splits: Mapping[str, str]) -> None:
-    """Checks that rows of at most one folder or fold are held out: folds train on what others hold out.
-
-    Raises:
-        TaskError: If several have training and other files.
-    """
+    """Raises TaskError if several folders or folds hold rows out: folds train on what others hold out."""
     found: dict[str, set[str]] = {}
     for name, split in splits.items():
         *folders, file = Path(name).parts

@@ -119,11 +119,7 @@ class Rows:
         return self._place(name)[0]
 
     def require(self, column: str, key: str) -> None:
-        """Checks that a column exists; ``answers.text`` is the part ``text`` of the column ``answers``.
-
-        Raises:
-            TaskError: If it does not; names the key that refers to it.
-        """
+        """Raises TaskError without a column, to which `key` refers; `answers.text` is the part `text` of `answers`."""
         if self.column(column) is not None:
             return
         if column.rpartition(":")[0] in self.names:
@@ -204,11 +200,7 @@ def _is_total(cell: Any, above: Sequence[Any]) -> bool:
 
 
 def joined(parts: Sequence[Rows], files: Sequence[Path]) -> Rows:
-    """Returns the rows of several files, one file after another.
-
-    Raises:
-        TaskError: If the files differ in their columns.
-    """
+    """Returns the rows of several files, one after another. Raises TaskError if their columns differ."""
     first = parts[0]
     if len(parts) == 1:
         return first

@@ -29,11 +29,7 @@ def continued(text: str) -> str:
 
 
 def connective(text: str) -> str:
-    """Returns the connective word for COPA's kind of question.
-
-    Raises:
-        ValueError: another kind.
-    """
+    """Returns the connective word for COPA's kind of question. Raises ValueError for another kind."""
     words = {"effect": "so", "cause": "because"}
     if text not in words:
         raise ValueError(f"{text!r} is neither of {', '.join(words)}")
@@ -62,11 +58,7 @@ PIECES = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]|[^{}]+")
 
 
 def columns(template: str, key: str) -> list[str]:
-    """Returns the columns named in a template, each once, in their order.
-
-    Raises:
-        TaskError: the template is malformed.
-    """
+    """Returns the columns named in a template, each once, in order. Raises TaskError if it is malformed."""
     names = [column for _, column, _ in _parse(template, key) if column is not None]
     return list(dict.fromkeys(names))
 
@@ -97,11 +89,7 @@ def task_columns(task: TaskConfig) -> dict[str, str]:
 
 
 def pieces(template: str, fields: Mapping[str, Any], key: str) -> list[tuple[str, bool]]:
-    """Returns the filled template in pieces: text, and whether it comes from a column.
-
-    Raises:
-        TaskError: a function does not accept a column's text.
-    """
+    """Returns a filled template in pieces: text, and whether of a column. Raises TaskError if a function refuses it."""
     found = []
     for literal, column, function in _parse(template, key):
         if literal:
@@ -119,11 +107,7 @@ def pieces(template: str, fields: Mapping[str, Any], key: str) -> list[tuple[str
 
 
 def fill(template: str, fields: Mapping[str, Any], key: str) -> str:
-    """Returns the template filled with a row's columns.
-
-    Raises:
-        TaskError: as `pieces`.
-    """
+    """Returns the template filled with a row's columns. Raises TaskError as `pieces`."""
     return "".join(text for text, _ in pieces(template, fields, key))
 
 

@@ -16,11 +16,7 @@ Span = tuple[int, int]  # Begin and end of a part of a text, in characters
 def tokenize(
     task: TaskConfig, tokenizer: Any, examples: Sequence[Example], kind: str
 ) -> list[Encoded]:
-    """Returns the examples as tokens.
-
-    Raises:
-        TaskError: If the task does not fit this kind of model, or as `encode` and `encode_masked`.
-    """
+    """Returns the examples as tokens. Raises TaskError if the task does not fit this kind of model, or as `encode`."""
     if kind != "masked":
         return encode(task, tokenizer, examples, kind)
     if task.kind != "classification":

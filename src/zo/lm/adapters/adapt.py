@@ -211,11 +211,7 @@ def _refusal(model: nn.Module, cfg: PeftAdapter, error: Exception) -> ModelError
 
 
 def merged(loaded: Loaded) -> Any:
-    """Returns transformers' model with the adapter merged into dequantised weights.
-
-    Raises:
-        ModelError: If the adapter has no weights to merge into.
-    """
+    """Returns the model with the adapter merged into dequantised weights. Raises ModelError if none can be."""
     if isinstance(loaded.model, VirtualTokens):
         why = "virtual tokens cannot be merged into weights"
         raise ModelError(f"--merge: {why}; export without --merge")

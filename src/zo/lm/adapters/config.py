@@ -95,11 +95,7 @@ Layers = Annotated[Any, Range(_are_layers, RIGHT_LAYERS)]
 
 
 def chosen_layers(layers: Any, count: int) -> list[int]:
-    """Returns the numbers of the chosen layers of a model with `count` layers.
-
-    Raises:
-        ValueError: If it has fewer.
-    """
+    """Returns the numbers of the chosen layers of a model. Raises ValueError if it has fewer than `count`."""
     if isinstance(layers, list):
         found = sorted(set(layers))
     else:

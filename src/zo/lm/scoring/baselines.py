@@ -46,11 +46,7 @@ class InContext:
             self._demonstrations += [*prompt, *example.candidate_ids[example.label], *between]
 
     def shown(self, examples: Sequence[Encoded]) -> list[Encoded]:
-        """Returns examples with the demonstrations before their prompts.
-
-        Raises:
-            TaskError: If the longest text exceeds the model's window; names `optimizer.k`.
-        """
+        """Returns examples with the demonstrations before their prompts. Raises TaskError if one is too long."""
         n, given = self._first, self._demonstrations
         prompts = ([*e.prompt_ids[:n], *given, *e.prompt_ids[n:]] for e in examples)
         found = [replace(e, prompt_ids=ids) for e, ids in zip(examples, prompts, strict=True)]

@@ -153,11 +153,7 @@ class CandidateScorer:
 
     @torch.inference_mode()
     def find_frozen(self, frozen: FrozenBlocks, example: Encoded) -> None:
-        """Finds the frozen blocks whose outputs `once` and `states` reuse.
-
-        Raises:
-            StatesError: If there are none; says why.
-        """
+        """Finds the frozen blocks whose outputs `once` and `states` reuse. Raises StatesError if there are none."""
         if self.apart:
             raise StatesError("each pass has texts of one length")
         batch = self._collator([example])

@@ -237,11 +237,7 @@ def candidates(examples: Sequence[Encoded], pad: int = 0) -> dict[str, NDArray[A
 
 
 def check_vocabulary(examples: Sequence[Encoded], pad_id: int, size: int) -> None:
-    """Checks that the tokens are in the model's vocabulary.
-
-    Raises:
-        ModelError: If one is not.
-    """
+    """Raises ModelError if a token is not in the model's vocabulary."""
     top = max(max(map(max, (e.prompt_ids, *e.candidate_ids))) for e in examples)
     if (top := max(top, pad_id)) >= size:
         raise ModelError(

@@ -34,11 +34,7 @@ class EncoderDecoderScorer(CandidateScorer):
         self._start = pad_id if start is None else start
 
     def find_states(self, example: Encoded) -> Tensor:
-        """Returns the encoder's output for an example.  # (1, L, D).
-
-        Raises:
-            StatesError: If the encoder is trained.
-        """
+        """Returns the encoder's output for an example. Raises StatesError if the encoder is trained.  # (1, L, D)."""
         assert self._frozen is not None
         if self._frozen.trains(self._model.get_encoder()):
             raise StatesError("the encoder trains")
@@ -109,11 +105,7 @@ class PairCollator:
         return Batch(**on_device)
 
     def check(self, examples: Sequence[Encoded]) -> None:
-        """Checks that the tokens are in the model's vocabulary.
-
-        Raises:
-            ModelError: If one is not.
-        """
+        """Raises ModelError if a token is not in the model's vocabulary."""
         check_vocabulary(examples, self._pad, self._vocabulary)
 
     def rows(self, examples: Sequence[Encoded]) -> list[list[int]]:

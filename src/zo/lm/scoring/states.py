@@ -64,11 +64,7 @@ class FrozenBlocks:
         return any(storage_key(p) in self._keys for p in module.parameters())
 
     def find(self, run: Callable[[], object]) -> None:
-        """Keeps only the lists that `run`, a forward pass, calls once and before it reads a trained tensor.
-
-        Raises:
-            StatesError: If there is none.
-        """
+        """Keeps the lists that `run` calls once, before it reads a trained tensor. Raises StatesError without any."""
         fit: list[str] = []
         self.called = []
 

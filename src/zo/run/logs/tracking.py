@@ -44,11 +44,7 @@ class RunLog:
         self._wandb = WandbRun(cfg, directory, rows, shared or Shared())
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Adds one row; `step` increases from call to call.
-
-        Raises:
-            FileNotFoundError: If somebody has removed the rows, which nobody could read from now on.
-        """
+        """Adds one row; `step` increases. Raises FileNotFoundError if somebody has removed the rows."""
         if not (self.directory / METRICS).exists():
             raise FileNotFoundError(ENOENT, "removed", str(self.directory / METRICS))
         row = {"step": step, **metrics}

@@ -203,11 +203,7 @@ def _project(tracking: TrackingConfig) -> str:
 
 
 def _connect(server: str) -> None:
-    """Opens a connection to a server, or to the proxy in front of it.
-
-    Raises:
-        OSError: If there is none in CONNECT_SECONDS.
-    """
+    """Connects to a server, or the proxy in front of it. Raises OSError without an answer in CONNECT_SECONDS."""
     url = urlsplit(server)
     proxy = None if proxy_bypass(url.hostname or "") else getproxies().get(url.scheme)
     first = urlsplit(proxy if proxy and "//" in proxy else f"//{proxy}") if proxy else url

@@ -249,11 +249,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _as_stored(model: Any, rewritten: str) -> None:
-    """Undoes what a model's first forward pass does to its weights: it would be done again to those that are read.
-
-    Raises:
-        ExportError: If that is not known.
-    """
+    """Undoes what a first forward pass does to a model's weights. Raises ExportError if that is not known."""
     rescaled = [m for m in model.modules() if getattr(m, "layers_are_rescaled", False)]
     if not rescaled:
         raise ExportError(

@@ -81,11 +81,7 @@ class Inputs:
         atomic.replace(directory / INPUTS, atomic.seal(asdict(self)), writer)
 
     def check_files(self, cfg: RunConfig, directory: Path) -> None:
-        """Compares files with those that are there now. A missing file is not missed before it is read.
-
-        Raises:
-            InputsError: If one has another content.
-        """
+        """Raises InputsError if a file has another content now. A missing file is not missed before it is read."""
         now, code = input_files(cfg), method_code.KEY
         for key in {code: None, **self.files}:
             was = self.files.get(key)  # code without a digest is the released one
@@ -96,11 +92,7 @@ class Inputs:
                 )
 
     def check_read(self, read: Mapping[str, str], directory: Path) -> None:
-        """Compares what was loaded with what the run began with.
-
-        Raises:
-            InputsError: If it is something else.
-        """
+        """Raises InputsError if something else was loaded than what the run began with."""
         for key, was in self.read.items():
             if (now := read.get(key, was)) != was:
                 raise InputsError(
