@@ -70,6 +70,9 @@ def fit(
 ) -> Any:
     """Trains the model that `built` returns on some rows; a partial loss is a sum of the processes' halves."""
     model = built(shard)
+    if given == "keeps a weight":
+        model[0].kept, given = torch.randn(20, 16), "model"
+        model[0].register_forward_hook(lambda *_: model[0].kept[IDS[rows]])
 
     def loss() -> torch.Tensor:
         found = F.cross_entropy(model(IDS[rows])[:, :-1].flatten(0, 1), IDS[rows, 1:].flatten())
@@ -108,6 +111,7 @@ def cases(processes: Processes) -> dict[Any, Any]:
     found["streamed"] = fit("layers", restore="streamed")
     found["tensors alone"] = fit("layers", given="tensors")
     found["tensors"] = [fit(of, given="tensors and model") for of in ("layers", "")]
+    found["keeps a weight"] = fit("layers", given="keeps a weight")
     found["partial loss"] = [fit("layers", partial=partial) for partial in (True, False)]
     found["a group of parts"] = move(True, "bszo", group=dist.group.WORLD)
     found["data parallel"] = trained(DistributedDataParallel(built("")), lambda: 0.0)
@@ -123,6 +127,7 @@ def test_sharded_weights_have_the_bits_of_one_process():
     refused |= {"a group of parts": "0 is sharded, but not by FSDP2"}
     refused |= {"conmezo": "cannot move sharded weights; one of mezo, "}
     refused |= {"streamed": "0.weight is sharded; snapshot or merged", "record": "whole ones"}
+    refused |= {"keeps a weight": "0.weight changes no loss, where kept of its FSDPEmbedding seems"}
     for name, why in refused.items():
         assert why in first.pop(name)
     for case, (several, one) in first.items():

@@ -170,6 +170,12 @@ def thin():
     return nn.Sequential(nn.Linear(6, 1), nn.Linear(8, 4))  # a side of 1 is a vector
 
 
+def guarded():
+    layer = nn.Linear(6, 4)
+    layer.optimizer = zo.LOZO(layer, 1.0, restore="factors")
+    return layer
+
+
 LOW_RANK = {"directions": "low_rank", "rank": 5}
 BATCHES = iter(X.split(4))
 REFUSED = [
@@ -182,6 +188,7 @@ REFUSED = [
     (stepped(lambda _: torch.tensor(1j)), "must return a number"),
     (stepped(lambda _: X), r"shape \(32, 6\)"),
     (stepped(lambda _: float("nan")), "loss is nan"),
+    (stepped(lambda m: torch.amp.GradScaler("cpu").scale(loss_of(m))), "GradScaler.scale multipli"),
     (stepped(make_model=dropout), r"dropout is on \(call model.eval\(\)\)"),
     (stepped(lambda m: m(next(BATCHES)).square().mean()), "draws its own batch"),
     (lambda: changed(nn.Module.bfloat16), "0.weight: moved since the optimizer was made"),
@@ -196,6 +203,10 @@ REFUSED = [
     (
         lambda: zo.MeZO([{"params": make_model(), "eps": 1}], 1),
         "eps: .* its own lr and weight_decay",
+    ),
+    (
+        lambda: nn.Parameter(guarded().weight),
+        r"nn.Parameter\(\), as register_parametrization calls",
     ),
     (stepped(seed=2**63), "seed=9223372036854775808: must fit into 64 bits"),
     (stepped(seed=None), "seed=None: must be a whole number"),

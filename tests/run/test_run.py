@@ -11,10 +11,12 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
+import torch
 from sklearn.metrics import f1_score
 
 from tests.conftest import FINISHED, write_reviews
 from tests.support.runs import rows_of
+from zo.lm.config import ModelError
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.run.assembly import Assembly, Session
 from zo.run.fit import measured
@@ -269,3 +271,15 @@ def test_a_methods_advice_names_its_key_and_is_no_raw_warning(make_run, recwarn)
     notes = Assembly.of(make_run("optimizer=bszo", "adapter=lora")).loaded.notes
     assert notes[-1].startswith("optimizer.prior_std: √(n / 10⁶) is")
     assert not [w for w in recwarn if "prior_std" in str(w.message)]
+
+
+def test_a_layer_that_computes_with_what_it_has_kept_of_its_weight_is_refused(
+    make_run, monkeypatch
+):
+    def forward(layer, x):
+        kept = vars(layer).setdefault("kept", layer.weight.detach().clone())
+        return torch.nn.functional.linear(x, kept, layer.bias)
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", forward)
+    with pytest.raises(ModelError, match=r"weight changes no loss, where kept of its Linear seems"):
+        run(make_run("optimizer=mezo"))

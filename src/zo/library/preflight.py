@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn.utils import parametrize
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -21,7 +22,7 @@ from zo.weights.aliasing import storage_key
 from zo.weights.anchor import rounding_notice
 from zo.weights.loss import ClosureLoss
 from zo.weights.patching import Reads
-from zo.weights.policy_check import free_bytes, writes
+from zo.weights.policy_check import copies_fit, keeps, kept_tensors, unused_tensors, writes
 from zo.weights.sharded import part_of
 from zo.weights.space import ParameterSpace
 
@@ -33,10 +34,12 @@ BACKWARD = (
     " automatic optimization makes it: set automatic_optimization = False and call optimizer.step yourself"
 )
 
-ADVICE = "check_closure=False goes on all the same."
+SCALED = (
+    "closure: GradScaler.scale multiplies its loss, and a step would be as many times too long; return the loss itself,"
+    " since there are no gradients that underflow"
+)
 
-FEW = 8
-"""Tensors that are displaced one by one, to see whether a loss depends on them."""
+ADVICE = "check_closure=False goes on all the same."
 
 _STARTS: Any = WeakIdKeyDictionary()
 """Trained tensor -> seed and some values of each training, at its first step."""
@@ -159,7 +162,7 @@ class Preflight:
                 f"closure: every call changes {name}, as BatchNorm does in training mode (call model.eval())."
                 f" {ADVICE}"
             )
-        if self.first and not space.shards:
+        if self.first:
             self._check_unread(reads, closure, second)
         closure.squares()  # of these calls, which are no part of a step
         self.first, self._training = False, {m for m in self._modules if m.training}
@@ -173,40 +176,18 @@ class Preflight:
 
     def _check_unread(self, reads: Reads | None, closure: ClosureLoss, base: float) -> None:
         """Warns of weights that a call did not read and that change no loss; refuses layers that keep copies."""
-        thetas = self._space.settled()
-        index = {id(p): i for i, p in enumerate(self._space.parameters)}
-        kept = {  # tensors that are neither parameters nor buffers, by the weights beside them
-            index[id(p)]: f"{key} of its {type(m).__name__}"
-            for m in self._modules
-            for key in (key for key, value in vars(m).items() if isinstance(value, Tensor))
-            for p in m._parameters.values()
-            if id(p) in index
-        }
+        thetas, kept = self._space.settled(), kept_tensors(self._modules, self._space)
         unread = [*kept]
         if reads is not None:
             places = {i: t.untyped_storage().data_ptr() for i, t in enumerate(thetas) if t.numel()}
             unread = [i for i, place in places.items() if place not in reads.storages]
-        if 4 * sum(thetas[i].nbytes for i in unread) > free_bytes(torch.device("cpu")):
+        if not (self._space.shards or copies_fit(self._space, unread)):
             return
-        unused = list[int]()
-        for some in [unread] if len(unread) > FEW else [[i] for i in unread]:
-            copies = [thetas[i].to("cpu", copy=True) for i in some]
-            try:
-                for i in some:  # not by a constant, which softmax and norms take out
-                    t = thetas[i]
-                    ramp = torch.linspace(1, 2, t.numel(), dtype=t.dtype, device=t.device)
-                    t.add_(ramp.square_().view(t.shape))
-                unused += some * (self._loss(closure) == base)
-            finally:
-                for i, of in zip(some, copies, strict=True):
-                    thetas[i].copy_(of)
+        unused = unused_tensors(self._space, unread, lambda: self._loss(closure), base)
         names = [self._space.names[i] for i in unused]
         for name, i in zip(names, unused, strict=True):
             if i in kept:
-                raise ValueError(
-                    f"closure: {name} changes no loss, where {kept[i]} seems to be kept of earlier weights; make that"
-                    f" anew in each call. {ADVICE}"
-                )
+                raise ValueError(f"closure: {keeps(name, kept[i])}. {ADVICE}")
         if 0 < len(unused) < len(thetas):  # else `look_at` says that nothing was measured
             said = ", ".join(names[:3]) + " and others" * (len(names) > 3)
             warnings.warn(
@@ -216,15 +197,19 @@ class Preflight:
             )
 
     def _loss(self, closure: ClosureLoss) -> float:
-        """Returns the loss; raises ValueError if the closure backpropagates."""
+        """Returns the loss; raises ValueError if the closure backpropagates or scales it for that."""
         parameters = self._space.parameters
         before = [(p.grad, None if p.grad is None else p.grad._version) for p in parameters]
+        scaler: Any = GradScaler
+        own, scaler.scale = scaler.scale, _refuse_scaling
         try:
             loss = closure()
         except RuntimeError as error:
             if "does not require grad and does not have a grad_fn" in str(error):
                 raise ValueError(BACKWARD) from error
             raise
+        finally:
+            scaler.scale = own
         for p, (grad, version) in zip(parameters, before, strict=True):
             if p.grad is not None and (p.grad is not grad or p.grad._version != version):
                 raise ValueError(BACKWARD)
@@ -361,6 +346,13 @@ class Preflight:
                 " same everywhere: take a smaller lr. This is said once.",
                 stacklevel=5,
             )
+
+
+def _refuse_scaling(scaler: GradScaler, loss: Tensor) -> Tensor:
+    """Is `GradScaler.scale` while a closure is checked."""
+    if scaler.is_enabled():
+        raise ValueError(SCALED)
+    return loss
 
 
 def rates_of(groups: Iterable[Mapping[str, Any]]) -> list[Rates]:

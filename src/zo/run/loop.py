@@ -313,6 +313,8 @@ def _step(session: Session, examples: list[Encoded], progress: Progress | None =
             info = assembly.optimizer.step(executor)
         if check.said:
             progress.say(check.said)
+        if problem := check.kept(assembly.loaded.model):
+            raise ModelError(problem)
         if assembly.device.type == "cpu":
             memory.reset_peak(assembly.device)  # later steps need as much, without the copy
     else:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from zo.weights.sharded import part_of
@@ -14,6 +15,25 @@ VIEW = "is a view of another weight, or of a larger memory"
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """Of tensors that can be updated in place."""
+
+
+class FormerMemory:
+    """Memory that a tensor leaves, which others may keep and read: views of it, its `data`.
+
+    Args:
+        t: The tensor before it leaves.
+    """
+
+    def __init__(self, t: Tensor):
+        self._storage, self._dtype = StorageWeakRef(t.untyped_storage()), t.dtype
+        self._view = t.storage_offset(), t.shape, t.stride()
+
+    def tensor(self) -> Tensor | None:
+        """Returns the tensor in its former memory, or None if nothing keeps that."""
+        found: Any = torch.UntypedStorage._new_with_weak_ptr(self._storage.cdata)
+        if found is None:
+            return None
+        return torch.empty(0, dtype=self._dtype, device=found.device).set_(found, *self._view)
 
 
 def storage_key(t: Tensor) -> Hashable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import MethodType
@@ -98,6 +99,11 @@ class GuardedParameter(nn.Parameter):
         """Calls the function once the values are up to date."""
         # No `with DisableTorchFunctionSubclass()`, at whose end Ctrl-C would leave it disabled.
         disabled = torch._C._disabled_torch_function_impl
+        if function is Tensor.detach and sys._getframe(1).f_code is nn.Parameter.__new__.__code__:
+            raise TypeError(
+                "nn.Parameter(), as register_parametrization calls it: restore='factors' or zo.offload guards the given"
+                " weight; give it .detach(), or call the optimizer's or the offload's close() before"
+            )
         if reads_values(function):
             disabled(cls._update, kinds, ([*args, *(kwargs or {}).values()],), {})
         return disabled(function, kinds, args, kwargs or {})

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zo.weights.directions import Terms, restricted
 from zo.weights.executor import Executor
@@ -25,6 +25,15 @@ Places: TypeAlias = dict[int, torch.device]
 
 SHARES = (1.0, 0.1)
 """Norms of displacements whose effect exceeds rounding, in the largest weight's; the first finite loss counts."""
+
+
+CPU = torch.device("cpu")
+
+FEW = 8
+"""Tensors that are displaced by themselves, to see whether a loss depends on them."""
+
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers of as many bytes as a weight."""
 
 
 class PolicyCheck:
@@ -55,6 +64,17 @@ class PolicyCheck:
     ):
         self._space, self._evaluate, self._gather, self._host = space, evaluate, gather, host
         self.said, self.short = "", False
+
+    def kept(self, model: nn.Module) -> str | None:
+        """Returns what is said of a module that computes with what it has kept of a weight, if there is one."""
+        found = kept_tensors(model.modules(), self._space)
+        if not found or not min(
+            has for (has,) in self._gather([float(copies_fit(self._space, found))])
+        ):
+            return None
+        self._space.policy.finish_restore()
+        unused = unused_tensors(self._space, found, self._evaluate, self._evaluate())
+        return keeps(self._space.names[unused[0]], found[unused[0]]) if unused else None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -137,7 +157,8 @@ class PolicyCheck:
                 )
             what = (
                 f"the first step measures the loss {found} where weights displaced by hand have {truth} and the"
-                f" undisplaced ones {base}, so the model computes with other weights"
+                f" undisplaced ones {base}, so the model computes with other weights, as with `.data` or a view that it"
+                " keeps instead of reading the parameter"
             )
             raise RestoreError(policy.name, what, "snapshot")
         self.said += f", and at a larger displacement {found}, by hand {truth}"
@@ -156,23 +177,31 @@ class PolicyCheck:
     def _by_hand(self, terms: Terms, part: Places) -> float:
         """Returns the loss of weights of which a part is displaced."""
         copies, policy = self._copies(part), self._space.policy
+        left = {i: (t, t.clone()) for i in part if (t := self._space.former(i)) is not None}
         try:
-            for i, of in copies.items():
-                p = of.to(self._space.like[i].device, copy=True)
-                add_(p, p, i, terms)
+            for i, p in self._displaced(terms, copies):
                 self._space.settled()[i].copy_(p)
-            sums = {} if policy.constraints.exact else self._sums(part)
+                for t, _ in [left[i]] if i in left else []:
+                    t.copy_(p)
             loss = self._evaluate()
-            if changed := sums.items() - (self._sums(part) if sums else sums).items():
-                raise writes(policy, self._space.names[min(changed)[0]])
+            for i, p in () if policy.constraints.exact else self._displaced(terms, copies):
+                bits = BITS[p.itemsize]  # versions count no write through `.data` and NumPy
+                if not torch.equal(self._space.settled()[i].view(bits), p.view(bits)):
+                    raise writes(policy, self._space.names[i])
             return loss
         finally:
             self._put_back(copies)
+            for t, was in left.values():
+                t.copy_(was)
 
-    def _sums(self, part: Places) -> dict[int, str]:
-        """Returns a sum of each tensor's values: writes through `.data` and NumPy change it and no version counter."""
-        local = self._space.settled()
-        return {i: str(local[i].sum(dtype=torch.float64).item()) for i in part}
+    def _displaced(
+        self, terms: Terms, copies: Mapping[int, Tensor]
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Yields displaced copies of tensors on their devices, by position."""
+        for i, of in copies.items():
+            p = of.to(self._space.like[i].device, copy=True)
+            add_(p, p, i, terms)
+            yield i, p
 
     def _parts(self) -> list[Places]:
         """Returns parts of the weights whose copies fit into memory together: into the devices', else the host's."""
@@ -181,8 +210,7 @@ class PolicyCheck:
         here = not (self._host or self._space.offloaded)
         if here and all(free_bytes(t.device) > 2 * sum(sizes) for t in local):
             return [{i: t.device for i, t in enumerate(local)}]
-        host = torch.device("cpu")
-        most = 0.9 * free_bytes(host) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        most = 0.9 * free_bytes(CPU) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         room = min(most, max(most / 4, *sizes)) if self._space.offloaded else most
         parts, left = list[Places](), 0.0
         for i, size in enumerate(sizes):
@@ -190,7 +218,7 @@ class PolicyCheck:
                 if not parts or size > left:
                     parts.append({})
                     left = room
-                parts[-1][i] = host
+                parts[-1][i] = CPU
                 left -= size
         return parts
 
@@ -208,6 +236,55 @@ def writes(policy: RestorePolicy, what: str) -> RestoreError:
     """Returns the error of a forward pass that writes what a policy moves in place."""
     said = f"the forward pass writes {what}, as max_norm and clamps do, and θ would drift"
     return RestoreError(policy.name, said, "snapshot")
+
+
+def kept_tensors(modules: Iterable[nn.Module], space: ParameterSpace) -> dict[int, str]:
+    """Returns tensors that are neither parameters nor buffers, by the positions of the weights beside them."""
+    index = {id(p): i for i, p in enumerate(space.parameters)}
+    return {
+        index[id(p)]: f"{key} of its {type(m).__name__}"
+        for m in modules
+        for key in (key for key, value in vars(m).items() if isinstance(value, Tensor))
+        for p in m._parameters.values()
+        if id(p) in index
+    }
+
+
+def keeps(name: str, kept: str) -> str:
+    """Returns what is said of a weight that a module does not read again."""
+    return f"{name} changes no loss, where {kept} seems to be kept of earlier weights; make that anew in each call"
+
+
+def copies_fit(space: ParameterSpace, positions: Iterable[int]) -> bool:
+    """Returns whether the host has room for copies of tensors."""
+    return 4 * sum(space.like[i].nbytes for i in positions) <= free_bytes(CPU)
+
+
+def unused_tensors(
+    space: ParameterSpace, positions: Collection[int], evaluate: Callable[[], float], base: float
+) -> list[int]:
+    """Returns which tensors do not change a loss.
+
+    Many are displaced together, and if that changes the loss, some by themselves. Sharded ones are displaced one by
+    one, so that all processes make the same forward passes.
+    """
+    thetas, found = space.settled(), list[int]()
+    every = 1 if space.shards else -(-len(positions) // FEW)
+    parts = [[i] for i in [*positions][:: every or 1]]
+    for some in parts if every < 2 else [[*positions], *parts]:
+        if some[0] in found:
+            continue
+        copies = [thetas[i].to("cpu", copy=True) for i in some]
+        try:
+            for i in some:  # not by a constant, which softmax and norms take out
+                t = thetas[i]
+                ramp = torch.linspace(1, 2, t.numel(), dtype=t.dtype, device=t.device)
+                t.add_(ramp.square_().view(t.shape))
+            found += some * (evaluate() == base)
+        finally:
+            for i, of in zip(some, copies, strict=True):
+                thetas[i].copy_(of)
+    return found
 
 
 def free_bytes(device: torch.device) -> float:

@@ -101,6 +101,11 @@ class TrainableTensors:
             self._offload.apply_deferred()
         return self.local
 
+    def former(self, i: int) -> Tensor | None:
+        """Returns tensor i in the memory that it had before it was offloaded, if something else keeps that."""
+        p = self.parameters[i]
+        return p.offload.former(p) if isinstance(p, OffloadedParameter) else None
+
     def full(self, value: float, dtype: torch.dtype | None = None) -> list[Tensor]:
         """Returns tensors of θ's shapes and devices, in its dtype unless another is given, filled with `value`."""
         return [torch.full_like(p, value, dtype=dtype) for p in self.like]

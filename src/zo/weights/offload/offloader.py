@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from zo.weights.aliasing import FormerMemory
 from zo.weights.offload.backing_store import BackingStore, copies
 from zo.weights.offload.transfer_stream import TransferStream
 from zo.weights.offloaded import OffloadedParameter, OffloadError, OffloadRefused, offloaded
@@ -41,6 +42,7 @@ class Offload(Store):
     Args:
         model: Holds the parameters; other parameters and buffers are moved to the device.
         stores: The backing store of each parameter.
+        former: Where parameters were in memory.
         device: The computing device.
         directory: For copies of trained weights whose files must not be written.
 
@@ -58,6 +60,7 @@ class Offload(Store):
         self,
         model: nn.Module,
         stores: Mapping[nn.Parameter, BackingStore],
+        former: Mapping[nn.Parameter, FormerMemory],
         device: torch.device,
         directory: Path | None,
     ):
@@ -67,6 +70,7 @@ class Offload(Store):
         self.stores = [stores[p] for p in named]
         self.parameters = offloaded(self, model, [(p, stores[p].tensor) for p in named])
         self._index = {id(p): i for i, p in enumerate(self.parameters)}
+        self._former = {self._index[id(p)]: of for p, of in former.items()}
         self._begin = [p._version for p in self.parameters]
         owners = parameter_owners(model, lambda p: self._index.get(id(p)))
         self._calls = UnitCalls(model, owners, self.parameters, self, device)
@@ -136,6 +140,7 @@ class Offload(Store):
         named = {self.names[i]: (self.stores[i], dtype) for i, dtype in wanted.items()}
         found = copies(self._directory / "trained.safetensors", named)
         for i, copy in zip(wanted, found, strict=True):
+            self._former.setdefault(i, FormerMemory(self.parameters[i].data))
             self.stores[i] = copy
             self.parameters[i].data = copy.tensor
             self._begin[i] = self.parameters[i]._version
@@ -146,6 +151,11 @@ class Offload(Store):
         self._discard_prefetched()
         self._calls.release()  # where the host computes, the copy needs its memory
         return self.stores[self._index[id(p)]].whole()
+
+    def former(self, p: Tensor) -> Tensor | None:
+        """Returns a parameter in the memory that it was in before, if something else keeps that."""
+        found = self._former.get(self._index[id(p)])
+        return None if found is None else found.tensor()
 
     def position(self, p: Tensor) -> int:
         """Returns the position of a parameter."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zo.weights.aliasing import storage_key
+from zo.weights.aliasing import FormerMemory, storage_key
 from zo.weights.offload.backing_store import (
     NAMES,
     PIECE,
@@ -85,12 +85,14 @@ def offload(
     _forget_accelerate(model)
     found = {name: p for name, p in model.named_parameters() if p.dtype in NAMES}
     _check(found, files)
+    former = {p: FormerMemory(p.data) for p in found.values() if not p.is_meta}
     if where == "cpu":
         stores = {p: _in_memory(p, files.get(p), device) for p in found.values()}
     else:
         stores = _on_disk(found, files, Path(str(directory)))
     _move_others(model, stores, device)
-    return Offload(model, stores, device, None if directory is None else Path(directory))
+    place = None if directory is None else Path(directory)
+    return Offload(model, stores, former, device, place)
 
 
 def _in_memory(p: nn.Parameter, file: BackingStore | None, device: torch.device) -> BackingStore:
