@@ -151,6 +151,9 @@ CELLS = [
         {"kind": "completion", "text": "{instruction} {input}"}, ["a ", "a b"], None),
     ("x.csv", "id,text,label\n" + "".join(f"{i},{('a', 'all')[i % 2]},{i % 2}\n" for i in range(12)), {},
         ["a", "all"], [0, 1]),
+    ("x.csv", table(",", *PAIR).replace("\na", "\n\ufeffa"), {}, ["a", "b"], [0, 1]),
+    ("x.csv", table(",", ("a", "0", "True"), ("b", "1", "True"), ("c", "1", "False"), header=("text", "label", "ok")),
+        {"where": {"ok": True}}, ["a", "b"], [0, 1]),
     ("x.csv", "text,label,z\n" + "a,0,\nb,1,\n" * 6000 + "a,0,x\n", {}, ["a", "b"], [0, 1]),
 ]  # fmt: skip
 
@@ -539,6 +542,10 @@ TALK = [("assistant", ""), ("user", "u"), ("assistant", "b")]
 SAID = [
     (MIXED, "classification", r"task\.prompt: unused columns: extra; 'task\.text=.\{text\} \{extra\}.' joins them"),
     (MIXED, "classification", r"1 of 1 test texts are training texts, too \(the first is row \d+,"),
+    ([{"text": "film", "label": ["a", "b", "b, a"][i % 3]} for i in range(12)], "classification",
+        r"task\.label: 'b, a' joins other classes"),
+    ([{"text": "film", "label": ["1,000", "1000"][i % 2]} for i in range(12)], "classification",
+        r"'1,000' and '1000' are separate classes"),
     (MIXED, "classification", r"task\.test_size: 1 test example; its result says nothing"),
     (MIXED, "classification", r"1 texts have two labels \(one is 'film\\nLabel:'\)"),
     (MIXED, "classification",

@@ -9,7 +9,7 @@ from typing import Any
 
 from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.conversations import JOINED, TOOLS, holds_conversations, parts_of
-from zo.tasks.labels import alike, check_labels, is_number, same
+from zo.tasks.labels import alike, check_labels, is_number, plain, same
 from zo.tasks.reading import SPLITS, read_split, split_names, split_of
 from zo.tasks.rows import UNNAMED, Rows, Written
 from zo.tasks.templates import MASK, columns, is_text, shown, task_columns, typed
@@ -70,8 +70,14 @@ def completed(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
 def _check_splits(task: TaskConfig, rows: Rows) -> None:
     """Raises TaskError if a column says of each row whether it trains or tests, and `task.where` chooses none."""
     for column in {*rows.names} - {*(task.where or ()), task.label}:
-        values = dict.fromkeys(v if isinstance(v, str) else "" for v in rows.values(column))
+        values = dict.fromkeys(shown(v) if is_text(v) else "" for v in rows.values(column))
         splits = [split_of(value) for value in list(values)[: SHOWN + 1]]
+        if (own := split_of(column)) and sorted(map(plain, values)) in (
+            ["0", "1"],
+            ["false", "true"],
+        ):
+            trains = ("1", "true") if own == "train" else ("0", "false")
+            splits = ["train" if plain(value) in trains else "held-out" for value in values]
         if len(values) <= SHOWN and all(splits) and "train" in splits and len({*splits}) > 1:
             listed = ", ".join(list(values)[:SHOWN])
             raise TaskError(
@@ -107,6 +113,13 @@ def _classification(task: TaskConfig, rows: Rows) -> TaskConfig:
             f"task.candidates: {len(candidates)} given, but the label {label!r} has"
             f" {len(labels)} values: {', '.join(map(repr, labels[:SHOWN]))}"
         )
+    there = [*map(plain, words)]
+    for candidate, word in zip(candidates, there, strict=True) if task.labels is None else ():
+        if (own := plain(candidate)) != word and own in there:
+            raise TaskError(
+                f"task.candidates: {candidate!r} stands for the label {word!r}, and {own!r} is another label; give"
+                f" them in the order {', '.join(words)}, or task.labels in theirs"
+            )
     given: dict[str, Any] = {"label": label, "labels": task.labels or labels, "text": None}
     given["candidates"] = candidates
     if task.label_words is None:
@@ -171,6 +184,11 @@ def _completion(task: TaskConfig, rows: Rows) -> TaskConfig:
         return replace(task, completion=" {reference}")
     what = "what follows the prompt"
     completion = task.completion or _find(rows, "completion", what, but=column)
+    if "label" in rows.names and {*map(plain, rows.values("label"))} == {"true", "false"}:
+        raise TaskError(
+            f"task.path: the column 'label' of {rows.source} says true or false of each completion;"
+            " 'task.where={label: true}' trains on those that are wanted"
+        )
     if of_messages:
         messages = JOINED.join([column, completion.strip("{}")])
         return replace(task, messages=messages, prompt=None, completion=None)
@@ -268,20 +286,30 @@ def _alike(task: TaskConfig) -> list[str]:
     """Returns warnings for labels that differ only in case or spaces, are of two kinds, or say that there is none."""
     alike, kinds = defaultdict(list), defaultdict[Any, list[str]](list)
     for label in task.labels or ():
-        alike[shown(label).strip().casefold()].append(repr(label))
+        alike[re.sub(r"(?<=\d),(?=\d{3}\b)", "", shown(label).strip().casefold())].append(
+            repr(label)
+        )
         kinds[is_number(label)].append(repr(label))
     if len(kinds) == 2 and min(map(len, kinds.values())) > 1:
         alike[""] = [", ".join(of[:SHOWN]) for of in kinds.values()]
+    parts = [re.split(r" *[,;|/+&] *", shown(label)) for label in task.labels or ()]
+    single = {of[0] for of in parts if len(of) == 1}
+    joined = [", ".join(of) for of in parts if len(of) > 1 and single.issuperset(of)][:SHOWN]
     none = [
         repr(label) for label in task.labels or () if shown(label).strip().casefold() in NO_LABEL
     ]
-    return [
-        f"task.label: {of} is a class; remove its rows if they have no label" for of in none
-    ] + [
-        f"task.label: {' and '.join(of)} are separate classes; write them alike if they are one"
-        for of in alike.values()
-        if len(of) > 1
-    ]
+    return (
+        [
+            f"task.label: {of!r} joins other classes and is one of its own; a row has one class"
+            for of in joined
+        ]
+        + [f"task.label: {of} is a class; remove its rows if they have no label" for of in none]
+        + [
+            f"task.label: {' and '.join(of)} are separate classes; write them alike if they are one"
+            for of in alike.values()
+            if len(of) > 1
+        ]
+    )
 
 
 def _rare(task: TaskConfig, rows: Rows) -> list[str]:

@@ -51,6 +51,8 @@ SPLIT_WORD = {
 }
 
 
+SHARD = re.compile("([0-9]+)-of-([0-9]+)")
+
 FOLD = re.compile("(?i)(?:fold|cv)[-_ ]?[0-9]+")
 
 
@@ -65,8 +67,14 @@ def read_split(task: TaskConfig, split: str) -> Rows:
     for column, wanted in (task.where or {}).items():
         found.require(column, "where")
         values = wanted if isinstance(wanted, list) else [wanted]
-        texts = {shown(value) for value in values}
-        keep &= [v in values or shown(v) in texts for v in found.values(column)]
+        texts = {shown(value) for value in values} | {str(v) for v in values if v in (True, False)}
+        there = found.values(column)
+        keep &= (kept := [v in values or shown(v) in texts for v in there])
+        if not any(kept):
+            listed = ", ".join([*dict.fromkeys(map(shown, there))][:SHOWN])
+            raise TaskError(
+                f"task.where: no row of {found.source} has {wanted} in {column}; give a value of it, as {listed}"
+            )
     return found if keep.all() else found.select(np.flatnonzero(keep))
 
 
@@ -197,6 +205,7 @@ def _of_directory(base: Path) -> dict[str, list[Named]] | None:
     if not any(splits.values()):
         _check_parts(base, [str(names[path]) for path in counted])
         splits = dict.fromkeys(counted, "train")
+    _check_shards(base, counted)
     _check_one_set(base, {str(names[path]): split for path, split in splits.items() if split})
     found: dict[str, list[Named]] = {}
     for path in names:
@@ -213,6 +222,17 @@ def _check_parts(base: Path, names: Sequence[str]) -> None:
             f"task.path: no name of {base}'s files {listed} says train, validation or test; {NAMING}; a pattern as"
             f" *{Path(names[0]).suffix} names all"
         )
+
+
+def _check_shards(base: Path, files: Iterable[Path]) -> None:
+    """Raises TaskError if of numbered files, as `train-00000-of-00003.parquet`, some are not there."""
+    found = [(path, part) for path in files if (part := SHARD.search(path.name))]
+    counts = Counter((path.parent, path.name[: of.start()], of[2]) for path, of in found)
+    for (_, name, total), count in counts.items():
+        if count < int(total):
+            raise TaskError(
+                f"task.path: {base} has {count} of the {int(total)} files {name}...; add the others, or {NAMING}"
+            )
 
 
 def _check_one_set(base: Path, splits: Mapping[str, str]) -> None:

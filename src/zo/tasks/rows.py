@@ -247,6 +247,8 @@ def _format(file: Path, key: str, given: str | None) -> str:
         begin = stream.read(4096)
     if not begin:
         raise TaskError(f"{key}: {file} is empty")
+    if begin.startswith(b"version https://git-lfs"):
+        raise TaskError(f"{key}: {file} is a pointer of Git LFS; `git lfs pull` gets the file")
     halves = [begin[i::2].count(0) for i in (0, 1)]
     marked = begin.startswith(UTF16)
     if not marked and min(halves) == 0 and 4 * max(halves) > len(begin):
@@ -280,6 +282,7 @@ def _of_text(content: bytes, kind: str, file: Path) -> Rows:
         line = content.count(b"\n", 0, error.start) + 1
         where = f"line {line} of {file}"
         raise ValueError(f"{where} is not UTF-8; save the file in that encoding") from None
+    text = text.replace("\n\ufeff", "\n")  # of files that were put together
     return _csv(text, file) if kind == "csv" else _json(text, file)
 
 
