@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, nullcontext
-from functools import partial
 
 import pytest
 import torch
@@ -15,9 +14,8 @@ from torch import nn
 
 import zo
 from tests.library.test_library import loss_of, make_model, weights
-from tests.support.pairwise import rotated
 from tests.support.quadratic import same
-from tests.support.tiny_models import MODELS, llama, seeded, t5
+from tests.support.tiny_models import llama, seeded
 from zo.record.trajectory import TrajectoryError
 from zo.weights.constraints import RESTORE_POLICIES
 
@@ -277,87 +275,3 @@ def test_a_step_measures_what_the_closure_says_where_the_first_blocks_are_frozen
         tested.step(of_tested)
     assert len({*expected}) >= 5, "each probe is elsewhere"
     assert [float(x) for x in found] == pytest.approx(expected, rel=1e-5)
-
-
-CAST = {
-    **{name: MODELS[name] for name in ("opt", "opt, untied", "llama", "llama, tied", "bert")},
-    "t5": t5,
-    "t5, untied": partial(t5, tie_word_embeddings=False),
-}
-LOW_RANK = ("lozo", "subzero", "tezo", "zo_muon")
-
-
-def losses_of(model, loss, method, restore, directory):
-    """Returns the losses of two steps; under `offload` the weights are on disk, and streamed."""
-    if restore == "offload":
-        zo.offload(model, "disk", device="cpu", directory=directory)
-        restore = "streamed"
-    found = []
-    optimizer = zo.optimizer(method, model, 1e-2, eps=1e-2, restore=restore)
-    for _ in range(2):
-        optimizer.step(lambda: loss(model))
-        found += optimizer.info.losses
-    assert len({*found}) == len(found)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("name", "trained", "restore", "method"),
-    rotated(CAST, ["all", "embedding"], ["streamed", "offload"], ["mezo", *LOW_RANK]),
-)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_a_closure_under_autocast_displaces_as_without(
-    name, trained, restore, method, dtype, tmp_path
-):
-    """What a probe displaces within the closure's calls is not cast: the losses are those of `snapshot`."""
-
-    def loss(model):
-        with torch.autocast("cpu", dtype):
-            return model(input_ids=TOKENS, labels=TOKENS).loss
-
-    found = []
-    for policy in ("snapshot", restore):
-        model = CAST[name]()
-        model.requires_grad_(trained == "all")
-        model.get_input_embeddings().weight.requires_grad_(True)
-        found.append(losses_of(model, loss, method, policy, tmp_path))
-    assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("make_model", [llama, MODELS["llama, tied"], MODELS["opt"]])
-@pytest.mark.parametrize("restore", [*RESTORE_POLICIES, "offload"])
-def test_weights_that_functional_call_lends_are_not_displaced(make_model, restore, tmp_path):
-    """As those of a reference: cross entropy, and KL to the same module with weights that do not depend on θ."""
-    lent = {name: 0.9 * p.detach() for name, p in make_model().named_parameters()}
-
-    def logits(model):
-        return torch.func.functional_call(model, lent, (TOKENS,)).logits
-
-    def loss(model):
-        own = model(TOKENS, labels=TOKENS)
-        log_p, q = own.logits.log_softmax(-1), logits(model).softmax(-1)
-        return own.loss + 100 * nn.functional.kl_div(log_p, q, reduction="none").mean()
-
-    found = []
-    for policy in ("snapshot", restore):
-        model = make_model()
-        with torch.no_grad():
-            before = logits(model)
-            found.append(losses_of(model, loss, method_for(restore), policy, tmp_path))
-            assert torch.equal(before, logits(model))
-    assert found[1] == pytest.approx(found[0], rel=1e-5)
-
-
-@pytest.mark.parametrize("restore", ["merged", "streamed", "factors"])
-def test_an_alias_of_a_weight_that_functional_call_lends_is_displaced(restore, tmp_path):
-    """It is the weight, whoever holds it."""
-    found = []
-    for policy in ("snapshot", restore):
-        model = llama()
-        aliases = {name: p.detach() for name, p in model.named_parameters()}
-
-        def loss(model, aliases=aliases):
-            return torch.func.functional_call(model, aliases, (TOKENS,)).logits.std()
-
-        found.append(losses_of(model, loss, method_for(restore), policy, tmp_path))
-    assert found[1] == pytest.approx(found[0], rel=1e-5)

@@ -39,54 +39,11 @@ def adapted(model, name, kind="decoder", seed=0, **settings):
     return adapt(Loaded(model, tokenizer(), kind=kind), cfg, seed)
 
 
-def moved(model, restore, method="mezo"):
-    """Returns the losses of a few steps on one mini-batch, and θ after them."""
-    run = TinyRun(model, method, restore, "philox", 1e-2, SHAPES["several tokens"], eps=1e-2)
-    return run.steps(3), run.weights()
-
-
 def quantised(bits, make=MODELS["llama"]):
     model = make()
     if bits:
         quantise(model, bits)
     return model
-
-
-@pytest.mark.parametrize(
-    ("name", "architecture", "method", "bits", "dtype"),
-    [
-        *pairwise(SETTINGS, ["llama, tied", "opt"], ["mezo", "bszo"], [None, *BITS], DTYPES),
-        ("none", "opt", "mezo", "nf4", DTYPES[0]),
-        *(("scales", "llama", "mezo", bits, DTYPES[0]) for bits in BITS),
-    ],
-)
-def test_streamed_measures_and_moves_as_snapshot_bit_for_bit(
-    name, architecture, method, bits, dtype
-):
-    """Also float32 adapters of models in half precision."""
-    snapshot, streamed = (
-        moved(
-            adapted(quantised(bits, lambda: MODELS[architecture]().to(dtype)), name).model,
-            restore,
-            method,
-        )
-        for restore in ("snapshot", "streamed")
-    )
-    assert same(snapshot, streamed)
-    assert len(set(snapshot[0])) == len(snapshot[0]), "each probe is elsewhere"
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("lora", DTYPES[0]), ("prefix", DTYPES[0]), ("bias", DTYPES[0]), ("lora", DTYPES[1])],
-)
-def test_factors_measures_all_points_at_once_as_snapshot_does_one_by_one(name, dtype):
-    one_by_one, at_once = (
-        torch.tensor(moved(adapted(MODELS["opt"]().to(dtype), name).model, restore, "lozo")[0])
-        for restore in ("snapshot", "factors")
-    )
-    close = 2e-5 if dtype == DTYPES[0] else 2 * torch.finfo(dtype).eps
-    torch.testing.assert_close(at_once, one_by_one, rtol=0, atol=close)
 
 
 @pytest.mark.parametrize(

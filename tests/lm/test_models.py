@@ -145,12 +145,13 @@ def test_a_gguf_file_is_converted_once_and_compared_with_its_sum_at_every_use(
 
     def convert(source, target):
         assert source == file
-        digest = gguf_files._sha256(save(target, opt()) / "model.safetensors")
+        weights = save(target, opt()) / "model.safetensors"
+        digest = hashlib.sha256(weights.read_bytes()).hexdigest()
         checksum = {"file": "model.safetensors", "sha256": digest}
         (target / "checksum.json").write_text(json.dumps(checksum))
 
     monkeypatch.setenv("ZO_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(gguf_files, "_convert", converted := Mock(side_effect=convert))
+    monkeypatch.setattr(gguf_files, "convert", converted := Mock(side_effect=convert))
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     given = {"gguf_file": file.name, "sha256": digest}
     for _ in range(2):

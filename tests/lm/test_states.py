@@ -21,7 +21,6 @@ from tests.support.tiny_models import (
     examples_of,
     kind_of,
     llama,
-    opt,
     random_model,
     t5,
 )
@@ -89,18 +88,54 @@ def finding(model, example):
     return scorer
 
 
-def steps_with_and_without(make, method="mezo", restore="streamed", shards=1, **settings):
-    """Returns losses and counted calls of three steps on two mini-batches, with frozen blocks computed once and not."""
+def adapter(bits, name):
+    base = quantised(bits) if bits else MODELS["llama"]()
+    return adapted(base, name, layers="last:1").model
+
+
+def frozen(name, pattern=LAST, **settings):
+    return partial(lambda: train_only((ARCHITECTURES | {"t5": t5})[name](**settings), pattern))
+
+
+FIRST = r"[.]0$"
+"""Paths of blocks in front of what is trained, of two."""
+CASES = [
+    *((frozen(name), FIRST, {"method": "bszo", "restore": restore, "prior_std": 1.0})
+        for name, restore in rotated(ARCHITECTURES, EXACT)),
+    (frozen("t5", r"decoder\."), r"encoder", {}),
+    (frozen("t5", r"decoder.block.1"), r"encoder|decoder.block.0", {}),
+    (frozen("t5", r"encoder.block.1"), r"encoder.block.0", {}),
+    *((partial(adapter, bits, name), FIRST, {"restore": restore, "eps": 1e-2})
+        for bits, name, restore in rotated(
+            [None, "int8", "int4", "nf4"], ["lora", "ia3"], ["streamed", "merged", "snapshot"]
+        )),
+    *((frozen("llama"), FIRST, {"restore": of, "shards": 2}) for of in ("streamed", "merged")),
+    (frozen("opt", r"layers\.2\.", num_hidden_layers=3), r"[.][01]$", {"offload": "disk"}),
+]  # fmt: skip
+"""Models, their frozen blocks, and how they are trained."""
+
+
+@pytest.mark.parametrize(("make", "once", "how"), CASES)
+def test_frozen_blocks_are_computed_once_per_mini_batch_and_losses_have_the_same_bits(
+    make, once, how, tmp_path
+):
+    """Three steps on two mini-batches, with frozen blocks computed once and not."""
+    how = {"method": "mezo", "restore": "streamed", "shards": 1, "offload": None, **how}
+    method, restore, shards, offload = (
+        how.pop(key) for key in ("method", "restore", "shards", "offload")
+    )
     found = []
-    for once in (True, False):
+    for only_once in (True, False):
         model = make()
+        if offload:
+            zo.offload(model, offload, device="cpu", directory=tmp_path / str(only_once))
         masked = kind_of(model) == "masked"
         examples = examples_of([1, 1] if masked else [2, 1], masked=masked)
         space = ParameterSpace.of(model, restore, "philox")
-        config = OPTIMIZERS[method].config(**settings)
+        config = OPTIMIZERS[method].config(**how)
         optimizer = OPTIMIZERS[method].optimizer(space, config, lr=1e-2, seed=3)
         scorer = finding(model, examples[0])
-        scorer.once = once
+        scorer.once = only_once
         calls, losses = counted(model), []
         for batch in (examples[:4], examples[1:], examples[:4]):
             loss = BatchLoss(scorer, scorer.collate(batch), space)
@@ -108,75 +143,13 @@ def steps_with_and_without(make, method="mezo", restore="streamed", shards=1, **
                 loss = divided(scorer, batch, shards, space, Processes())
             losses += optimizer.step(loss).losses
         found.append((losses, calls))
-    return found
-
-
-@pytest.mark.parametrize(("name", "restore"), rotated(ARCHITECTURES, EXACT))
-def test_frozen_blocks_are_computed_once_per_mini_batch_and_losses_have_the_same_bits(
-    name, restore
-):
-    (losses, calls), (plain, every) = steps_with_and_without(
-        lambda: train_only(ARCHITECTURES[name](), LAST), "bszo", restore, prior_std=1.0
-    )
+    (losses, calls), (plain, every) = found
     assert losses == plain
     assert len({*losses}) == len(losses), "nothing was measured"
-    (first, last) = sorted(calls)
-    assert (calls[first], calls[last]) == (3, 9)
-    assert every[first] == every[last] == 9
-
-
-@pytest.mark.parametrize(
-    ("pattern", "once"),
-    [
-        (r"decoder\.", ["encoder.block.0", "encoder.block.1"]),
-        (r"decoder.block.1", ["encoder.block.0", "encoder.block.1", "decoder.block.0"]),
-        (r"encoder.block.1", ["encoder.block.0"]),
-    ],
-)
-def test_frozen_blocks_of_encoder_and_decoder_are_computed_once(pattern, once):
-    (losses, calls), (plain, every) = steps_with_and_without(lambda: train_only(t5(), pattern))
-    assert losses == plain
-    assert {*every.values()} == {6}
-    frozen = re.compile("|".join(once))
-    assert {path: calls[path] for path in every} == {
-        path: 3 if frozen.match(path) else 6 for path in every
-    }
-
-
-def adapter(bits, name):
-    base = quantised(bits) if bits else MODELS["llama"]()
-    return adapted(base, name, layers="last:1").model
-
-
-OTHERS = [
-    *(
-        (partial(adapter, bits, name), restore, {"eps": 1e-2})
-        for bits, name, restore in rotated(
-            [None, "int8", "int4", "nf4"], ["lora", "ia3"], ["streamed", "merged", "snapshot"]
-        )
-    ),
-    *((lambda: train_only(llama(), LAST), of, {"shards": 2}) for of in ("streamed", "merged")),
-    (lambda: train_only(opt(num_hidden_layers=3), r"layers\.2\."), "disk", {}),
-]
-
-
-@pytest.mark.parametrize(("make", "restore", "settings"), OTHERS)
-def test_adapters_quantised_and_offloaded_weights_and_parts_of_a_mini_batch(
-    make, restore, settings, tmp_path
-):
-    def made():
-        model = make()
-        if restore == "disk":
-            directory = tmp_path / str(len([*tmp_path.iterdir()]))
-            zo.offload(model, "disk", device="cpu", directory=directory)
-        return model
-
-    how = settings | {"restore": "streamed" if restore == "disk" else restore}
-    (losses, calls), (plain, every) = steps_with_and_without(made, **how)
-    assert losses == plain
-    times, all_blocks = 3 * settings.get("shards", 1), sorted(every)
-    assert [calls[path] for path in all_blocks] == [times] * (len(every) - 1) + [2 * times]
-    assert {*every.values()} == {2 * times}
+    passes = config.forwards_per_step
+    assert {*every.values()} == {3 * shards * passes}
+    for path in every:
+        assert calls[path] == 3 * shards * (1 if re.search(once, path) else passes)
 
 
 def test_a_pass_that_is_broken_off_leaves_the_model_as_it_was_and_keeps_nothing():

@@ -18,6 +18,7 @@ from tests.support.quadratic import (
     FIRST_ORDER,
     LR,
     POLICIES,
+    ROUNDED,
     TRAINING,
     UNIT_ROUNDOFF,
     ZEROTH_ORDER,
@@ -35,13 +36,6 @@ from zo.optim.base import NonFiniteError
 from zo.weights.anchor import SeenUpdate, Survival
 from zo.weights.directions import Stored
 from zo.weights.updates import LinearUpdate, UpdateTarget
-
-ROUNDED = [
-    *[(dtype, "philox", "stochastic") for dtype in DTYPES[1:]],
-    *[(dtype, noise, "nearest") for noise in reversed(NOISES) for dtype in DTYPES],
-    *[(dtype, noise, "compensated") for dtype, noise in zip(DTYPES[1:], NOISES, strict=True)],
-]
-"""The first methods, which have passes of their own that undo what `merged` has left, get Philox noise."""
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], autouse=True)

@@ -1,6 +1,5 @@
 """What single methods promise beyond the contract and their renderings, and when a step is a tie."""
 
-from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -55,93 +54,53 @@ def test_step_norm_makes_the_first_step_as_long_whatever_the_slope(name):
     assert moved, f"{name}: a loss times 0 makes the same first step; {SCALE_INVARIANT}"
 
 
-def counted(function, name, calls):
+def counting(function, calls):
     """A function whose calls are counted."""
-
-    def call(*args, **kwargs):
-        calls[name] += 1
-        return function(*args, **kwargs)
-
-    return call
+    return lambda *args, **kwargs: calls.append(1) or function(*args, **kwargs)
 
 
 LOW_RANK = ("lozo", "lozo_m", "subzero", "tezo", "zo_muon")
+HALF = [torch.float32, torch.bfloat16]
+ENGINE = type(zo.noise.engine("philox", "cpu"))
+KINDS = {
+    "factors": (directions, "FACTOR_BYTES", 0, ENGINE, ("draw_", "draw_all_"), "merged", 40),
+    "displacements": (ENGINE, "prepare", lambda *_: None, Program, ("assembled",), "streamed", 9),
+    "updates": (UpdateTargets, "run_program", lambda *_: False, ENGINE, ("run", "add_"), "merged", 9),
+}  # fmt: skip
+"""What is done for all tensors together, how that is prevented, whose calls are counted, and how many are enough."""
+TOGETHER = [
+    *(("factors", name, {"rank": 4, "interval": 2}, HALF[0]) for name in LOW_RANK),
+    ("factors", "subzero", {"rank": 4, "interval": 2, "square": True}, HALF[0]),
+    ("factors", "tezo", {"rank": 4, "interval": 2, "variant": "adam"}, HALF[0]),
+    *(("displacements", name, {}, dtype) for name in ("lozo", "tezo", "conmezo") for dtype in HALF),
+    *(("updates", name, {}, dtype) for name in ("mezo_adam", "hizoo", "conmezo") for dtype in HALF),
+    *(("updates", name, {"n": 2}, dtype) for name in ("zo_sign", "zo_momentum") for dtype in HALF),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        *((name, {}) for name in LOW_RANK),
-        ("subzero", {"square": True}),
-        ("tezo", {"variant": "adam"}),
-    ],
-)
-def test_factors_that_are_drawn_together_are_those_that_are_drawn_one_at_a_time(
-    name, settings, monkeypatch
+@pytest.mark.parametrize(("kind", "name", "settings", "dtype"), TOGETHER, ids=str)
+def test_what_is_done_for_all_tensors_together_has_the_bits_of_one_at_a_time(
+    kind, name, settings, dtype, monkeypatch
 ):
-    """Over an interval's end; together they are drawn once a step, whatever the number of matrices and passes."""
-    engine, calls = type(zo.noise.engine("philox", "cpu")), Counter()
-    for kind in ("draw_", "draw_all_"):
-        monkeypatch.setattr(engine, kind, counted(getattr(engine, kind), kind, calls))
-    found = []
-    for most in (directions.FACTOR_BYTES, 0):
-        monkeypatch.setattr(directions, "FACTOR_BYTES", most)
-        run = TinyRun(opt(), name, "merged", "philox", rank=4, interval=2, **settings)
-        calls.clear()
-        found.append((run.steps(1), dict(calls), run.steps(2), run.weights()))
-    (first, together, *rest), (one, apart, *others) = found
-    assert first == one
-    assert rest[0] == others[0]
-    assert same(rest[1], others[1])
-    assert together.keys() == {"draw_all_"}
-    assert together["draw_all_"] < 10 < apart["draw_"]
-
-
-needs_programs = pytest.mark.skipif(
-    not zo.noise.engine("philox", "cpu").runs_programs,
-    reason="torch rounds products before their sums",
-)
-
-
-@needs_programs
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["lozo", "tezo", "conmezo"])
-def test_streamed_displaces_all_blocks_by_one_program_a_probe(name, dtype, monkeypatch):
-    """With the losses of a program for each block."""
-    engine, calls, found = type(zo.noise.engine("philox", "cpu")), Counter(), []
-    monkeypatch.setattr(Program, "assembled", counted(Program.assembled, "assembled", calls))
+    """Factors over an interval's end; blocks by one program a probe; an update with state in one pass."""
+    module, attribute, apart, counted, methods, restore, most = KINDS[kind]
+    if kind != "factors" and not zo.noise.engine("philox", "cpu").runs_programs:
+        pytest.skip("torch rounds products before their sums")
+    calls, found = [], []
+    for method in methods:
+        monkeypatch.setattr(counted, method, counting(getattr(counted, method), calls))
+    settings = settings | ({"weight_decay": 0.1} if kind == "updates" else {})
     for _ in range(2):
-        run = TinyRun(opt().to(dtype), name, "streamed", "philox")
+        run = TinyRun(opt().to(dtype), name, restore, "philox", **settings)
         calls.clear()
-        found.append((run.steps(2), run.weights(), calls["assembled"]))
-        monkeypatch.setattr(engine, "prepare", lambda *_: None)
-    (losses, weights, together), (others, same_weights, apart) = found
+        found.append((run.steps(3), run.weights(), run.optimizer.state_dict(), len(calls)))
+        monkeypatch.setattr(module, attribute, apart)
+    (losses, weights, state, together), (others, same_weights, same_state, one_by_one) = found
     assert losses == others
     assert same(weights, same_weights)
-    assert together <= 2 * 3 < apart
-
-
-@needs_programs
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["mezo_adam", "hizoo", "conmezo", "zo_sign", "zo_momentum"])
-def test_an_update_with_state_is_one_pass_with_the_values_of_one_for_each_tensor(
-    name, dtype, monkeypatch
-):
-    engine, calls = type(zo.noise.engine("philox", "cpu")), Counter()
-    for kind in ("_run", "_run_program"):
-        monkeypatch.setattr(engine, kind, counted(getattr(engine, kind), kind, calls))
-    found, more = [], {"n": 2} if name in ("zo_sign", "zo_momentum") else {}
-    for _ in range(2):
-        run = TinyRun(opt().to(dtype), name, "merged", "philox", weight_decay=0.1, **more)
-        calls.clear()
-        found.append((run.steps(2), dict(calls), run.weights(), run.optimizer.state_dict()))
-        monkeypatch.setattr(UpdateTargets, "run_program", lambda *_: False)
-    (losses, together, *rest), (one_by_one, apart, *others) = found
-    assert losses == one_by_one
-    assert same(rest[0], others[0])
-    torch.testing.assert_close(rest[1], others[1], rtol=0, atol=0, equal_nan=True)
-    assert together.keys() <= {"_run_program"}
-    assert together["_run_program"] <= 8 < sum(apart.values())
+    torch.testing.assert_close(state, same_state, rtol=0, atol=0, equal_nan=True)
+    assert together <= most
+    assert most < one_by_one or (kind, name) == ("updates", "conmezo")  # by tables of tensors
 
 
 def test_fzoo_leaves_a_step_out_where_losses_tie():

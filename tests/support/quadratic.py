@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from zo.noise import NOISES
 from zo.optim import OPTIMIZERS
 from zo.weights.space import ParameterSpace
 
@@ -15,6 +16,12 @@ TRAINING = [*ZEROTH_ORDER, *FIRST_ORDER]
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 DTYPES = list(UNIT_ROUNDOFF)
 POLICIES = ["subtract", "merged", "snapshot"]
+ROUNDED = [
+    *[(dtype, "philox", "stochastic") for dtype in DTYPES[1:]],
+    *[(dtype, noise, "nearest") for noise in reversed(NOISES) for dtype in DTYPES],
+    *[(dtype, noise, "compensated") for dtype, noise in zip(DTYPES[1:], NOISES, strict=True)],
+]
+"""The first methods, which have passes of their own that undo what `merged` has left, get Philox noise."""
 
 # Settings under which a method makes progress on 32 weights; a method that needs none is not here.
 UNIT_SCALE = {"prior_std": 4.0, "noise_std": 1.0, "eps": 1e-3}

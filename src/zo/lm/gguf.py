@@ -31,7 +31,7 @@ def converted(file: Path, cfg: ModelConfig) -> Path:
         root.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=root))
         try:
-            _convert(file, work)
+            convert(file, work)
             work.rename(target)  # atomic: a killed conversion leaves no half model behind
         except OSError:
             if not target.is_dir():  # else another process was faster
@@ -42,7 +42,8 @@ def converted(file: Path, cfg: ModelConfig) -> Path:
     return target
 
 
-def _convert(file: Path, target: Path) -> None:
+def convert(file: Path, target: Path) -> None:
+    """Writes a GGUF file's weights, tokenizer and configuration to a directory."""
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
         packages = " ".join(missing)

@@ -102,7 +102,7 @@ class CandidateScorer:
         self._masked, self._objective = kind == "masked", objective
         parameter = next(model.parameters())
         self._device = device_of(model)
-        self._dtype = parameter.dtype
+        self._dtype, self._config = parameter.dtype, model.config
         self._loss_dtype = parameter.dtype if loss_dtype == "model" else torch.float32
         if graphs and self._device.type != "cuda":
             raise ModelError(f"precision.graphs: needs a GPU, the model is on {self._device}")
@@ -285,8 +285,8 @@ class CandidateScorer:
 
     def branch_bytes(self, batch: Batch) -> int:
         """Returns about the most bytes that a copy of the batch takes in a forward pass."""
-        hidden: int = self._base.config.get_text_config().hidden_size
-        return STATES * hidden * self._base.dtype.itemsize * batch.input_ids.numel()
+        hidden: int = self._config.get_text_config().hidden_size
+        return STATES * hidden * self._dtype.itemsize * batch.input_ids.numel()
 
     @torch.enable_grad()
     def differentiable_loss(self, batch: Batch) -> Tensor:
