@@ -77,5 +77,5 @@ def test_a_failure_on_one_process_is_one_sentence_on_all():
 
 
 def failed(processes: Processes) -> None:
-    with pytest.raises(ValueError, match=r"ZeroDivisionError: division by zero \(row 9\)"):
+    with pytest.raises(ValueError, match=r"ZeroDivisionError.*\(row 9\)"):
         evaluated(processes, "fail")

@@ -131,5 +131,5 @@ def test_a_port_that_is_taken_is_one_sentence(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for key, value in environments(2, taken.getsockname()[1])[0].items():
             monkeypatch.setenv(key, value)
-        with pytest.raises(ProcessesError, match="the port is taken; give torchrun another"):
+        with pytest.raises(ProcessesError, match="the port is taken"):
             join(2)

@@ -61,5 +61,5 @@ def test_a_weight_that_is_infinite_on_one_process_is_a_collapse_on_all(make_run,
 
 
 def test_the_number_of_processes_is_that_of_the_setting(make_run):
-    with pytest.raises(runner.ProcessesError, match=r"distributed\.tensor=2: needs as many .* 1;"):
+    with pytest.raises(runner.ProcessesError, match=r"distributed\.tensor=2: "):
         runner.run(make_run(*DIVIDED))

@@ -256,7 +256,7 @@ def test_a_checkpoint_without_optimizer_state_repeats_no_directions(tmp_path, me
     resumed = make_trainer(tmp_path / "resumed", save_only_model=True, **how)
     resume = lambda: resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))  # noqa: E731
     if method == "bszo":
-        with pytest.raises(ValueError, match=r"no optimizer state, and \S+ needs its noise_var"):
+        with pytest.raises(ValueError, match="noise_var"):
             resume()
         return
     resume()

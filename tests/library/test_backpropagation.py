@@ -14,7 +14,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import zo
 from tests.support.headed import IDS, Headed, X, headed, made
-from tests.support.tiny_models import MODELS, WINDOWS, random_model, t5
+from tests.support.tiny_models import WHOLE, random_model, t5
 from zo.weights.space import ParameterSpace
 
 
@@ -210,12 +210,7 @@ def test_hooks_of_a_state_are_called_as_torch_calls_them():
 MAMBA = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 8}
 MAMBA |= {"num_heads": 4, "head_dim": 8, "n_groups": 1, "expand": 2}
 DECAYED = {
-    **MODELS,
-    **{
-        name: make
-        for name, make in WINDOWS.items()
-        if name not in ("gemma 3, with pictures", "gpt-oss")
-    },
+    **WHOLE,
     "mamba 2": partial(random_model, "Mamba2ForCausalLM", **MAMBA),
     "t5": t5,
     "lstm": lambda: nn.LSTM(4, 4),

@@ -81,7 +81,7 @@ def test_a_hub_out_of_reach_is_said_soon_with_what_to_do(monkeypatch):
     monkeypatch.setattr("huggingface_hub.get_session", slow)
     monkeypatch.setattr(hub, "SECONDS", 0.5)
     hub.answers.cache_clear()
-    with pytest.raises(ModelError, match=r"1 does not answer within 0\.5 s, and its cache here"):
+    with pytest.raises(ModelError, match="does not answer"):
         loaded_from("nobody/opt")
     assert not answered
     waiting.set()

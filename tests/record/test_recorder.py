@@ -56,7 +56,7 @@ def test_any_flipped_bit_and_any_cut_within_a_step_is_refused(file):
     for length in range(len(data) - 60, len(data), 3):
         file.write_bytes(data[:length])
         if read_record(file).torn:
-            with pytest.raises(TrajectoryError, match=r"altered; steps=\d+ makes those before it"):
+            with pytest.raises(TrajectoryError, match="altered"):
                 replayed(file)
         else:
             ends.add(length)
@@ -82,7 +82,7 @@ def test_a_state_that_is_loaded_without_its_weights_is_noticed(file):
     saved = optimizer.state_dict()
     optimizer.step(lambda: loss_of(model))
     optimizer.load_state_dict(saved)
-    with pytest.raises(TrajectoryError, match="not those after its step 4; load the model's, too"):
+    with pytest.raises(TrajectoryError, match="step 4"):
         optimizer.step(lambda: loss_of(model))
 
 
@@ -114,7 +114,7 @@ def test_weights_that_something_else_changed_are_noticed(closed, file):
         optimizer.step(lambda: loss_of(model))
     if closed:
         optimizer.close()
-    with pytest.raises(TrajectoryError, match=r"step [34] made again gives other weights"):
+    with pytest.raises(TrajectoryError, match=r"step [34] made again"):
         replayed(file)
     replayed(file, steps=2)
 
@@ -153,7 +153,7 @@ def test_a_record_without_digests_replays_and_says_if_torch_is_another(file, mon
     zo.replay(groups, file)
     assert groups[1]["params"][0].tolist() == [-0.9427778124809265, 0.9379702210426331]
     monkeypatch.setattr(torch, "__version__", "9.9")
-    with pytest.warns(UserWarning, match="this is torch 9.9; the record has no digest"):
+    with pytest.warns(UserWarning, match=r"torch 9\.9"):
         zo.replay(fresh(), file)
 
 

@@ -89,6 +89,9 @@ WINDOWS = {
     "ministral": decoder("Ministral", MIXED | GEMMA),
     "exaone 4": decoder("Exaone4", MIXED),
 }
+ODD = ("gemma 3, with pictures", "gpt-oss")
+WHOLE = {name: make for name, make in (MODELS | WINDOWS).items() if name not in ODD}
+"""Those but one whose tower no text reads, and one whose experts are no layers."""
 PACKED = {
     "capped logits": decoder(
         "Gemma2", LLAMA | EAGER, initializer_range=1.0, final_logit_softcapping=2.0

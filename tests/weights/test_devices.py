@@ -111,5 +111,5 @@ def test_what_lies_on_no_device_or_on_devices_of_several_kinds_is_refused_by_nam
         zo.MeZO(model, lr=1e-2, noise="philox")
     accelerate = pytest.importorskip("accelerate")
     model = accelerate.cpu_offload(layers(*["cpu"] * 4), "pretend:0")
-    with pytest.raises(ValueError, match=r"0\.weight: is a meta tensor without memory of its own"):
+    with pytest.raises(ValueError, match=r"0\.weight: is a meta tensor"):
         zo.MeZO(model, lr=1e-2)

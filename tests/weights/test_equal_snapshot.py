@@ -13,7 +13,7 @@ from tests.lm.test_adapt import BITS, adapted, quantised
 from tests.support import accelerator
 from tests.support.pairwise import pairwise, rotated
 from tests.support.quadratic import DTYPES, ROUNDED, ZEROTH_ORDER, same
-from tests.support.tiny_models import MODELS, WINDOWS, seeded, t5
+from tests.support.tiny_models import MODELS, WHOLE, seeded, t5
 from tests.support.tiny_runs import TinyRun
 from zo.optim import OPTIMIZERS
 from zo.weights.policy_check import PolicyCheck
@@ -131,11 +131,6 @@ CAST = {
         CAST.items(), {"all": lambda make: make(), "embedding": embedding_of}.items(), DTYPES[1:]
     )
 }
-LANGUAGE = {
-    k: make
-    for k, make in (MODELS | WINDOWS).items()
-    if k not in ("gemma 3, with pictures", "gpt-oss")
-}
 BASES, VIRTUAL = ["llama, tied", "opt"], ["lora", "prefix", "prompt", "ia3"]
 ADAPTERS = [
     *pairwise(BASES, [None, *BITS], VIRTUAL, ["float32", "model"]),
@@ -152,8 +147,8 @@ def made(name, dtype):
     if name in OWN | LENT | CAST:
         make, loss = (OWN | LENT | CAST)[name]
         return seeded(make).to(dtype), loss
-    if name in LANGUAGE:
-        return LANGUAGE[name]().to(dtype), None
+    if name in WHOLE:
+        return WHOLE[name]().to(dtype), None
     base, bits, adapter, of = ADAPTED[name]
     settings = {"dtype": of} if of else {}
     return adapted(
@@ -194,7 +189,7 @@ LOW_RANK = [
 
 def cases():
     """Yields models and methods of each place, every one of them at least once."""
-    every = [*LANGUAGE, *OWN, *LENT, *ADAPTED]
+    every = [*WHOLE, *OWN, *LENT, *ADAPTED]
     nearest = [of for of in ROUNDED if of[2] == "nearest"]
     single = [of for of in nearest if of[0] == F32]
     axes = {

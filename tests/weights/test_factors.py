@@ -152,10 +152,10 @@ def test_layers_and_methods_that_a_policy_cannot_move_are_refused(why, make):
 def test_weights_that_are_read_past_their_layer_are_refused():
     layers, x = nn.Sequential(nn.Linear(3, 3, bias=False)), torch.ones(2, 3)
     optimizer = LOZO(ParameterSpace.of(layers, "factors"), LOZOConfig(), lr=1e-4, seed=0)
-    with pytest.raises(RuntimeError, match=r"0\.weight is read outside of the call of its module"):
+    with pytest.raises(RuntimeError, match=r"0\.weight is read"):
         optimizer.step(lambda: float((x @ layers[0].weight.T).sum()))
     alias = layers[0].weight.data
-    with pytest.raises(RuntimeError, match=r"0\.weight is not computed with in its layer"):
+    with pytest.raises(RuntimeError, match=r"0\.weight is not computed"):
         optimizer.step(lambda: float((x @ alias.T).sum()))
 
 
@@ -279,12 +279,10 @@ def test_one_optimizer_at_a_time_moves_a_model_and_close_leaves_it_trained_and_i
     model, optimizer = trained("lozo")
     own = opt()
     live = loss_of(model)
-    with pytest.raises(
-        TypeError, match=r"pickle its state_dict, or call the optimizer's close\(\)"
-    ):
+    with pytest.raises(TypeError, match=r"state_dict.*close\(\)"):
         pickle.dumps(model)
     for restore in ("factors", "merged"):
-        with pytest.raises(ValueError, match=r"another optimizer.*call that one's close\(\) first"):
+        with pytest.raises(ValueError, match=r"another optimizer.*close\(\)"):
             zo.LOZO(model, 1e-3, restore=restore)
     with optimizer:
         pass  # closes it

@@ -449,5 +449,5 @@ def test_what_cannot_be_offloaded_is_refused(tmp_path, monkeypatch):
     with zo.offload(model, "disk", device="cpu", directory=tmp_path):
         refuses("weight: is offloaded already", model)
         optimizers.append(zo.MeZO(model, lr=1e-2, restore="streamed"))
-    with pytest.raises(RuntimeError, match="the offload is closed; make a new optimizer"):
+    with pytest.raises(RuntimeError, match="the offload is closed"):
         optimizers[0].step(lambda: model(torch.ones(2, 4)).sum())
