@@ -147,7 +147,5 @@ def test_a_long_conversation_loses_its_beginning_and_one_without_answer_is_refus
     assert kept == whole[-len(kept) :]
     assert cut.cut == len(whole) - 40 > 0
     bad = "{% for m in messages %}{{ loop.length }}{{ m['content'] }}{% endfor %}"
-    with pytest.raises(
-        TaskError, match=r"row \d: the chat template does not put the answer after the prompt"
-    ):
+    with pytest.raises(TaskError, match=r"row \d: the chat template"):
         found(bad, TALK, tmp_path, turns="all")

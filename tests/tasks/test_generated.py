@@ -67,8 +67,7 @@ def test_where_there_are_few_questions_splits_share_none_or_say_so():
     few = {"options": {"min_terms": 2, "max_terms": 2, "max_digits": 1}}
     splits = load_splits(task("chain_sum", **few, train_size=300, validation_size=40, test_size=40))
     assert {*questions(splits.train)}.isdisjoint(questions(splits.test + splits.validation))
-    says = r"^task\.validation_size=150: 3000 tries found \d+ new questions of chain_sum"
-    with pytest.raises(TaskError, match=says):
+    with pytest.raises(TaskError, match=r"^task.validation_size=150: .*chain_sum"):
         load_splits(task("chain_sum", **few, validation_size=150, test_size=100))
 
 

@@ -6,8 +6,8 @@ import os
 import pickle
 import random
 import re
-import shutil
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -82,27 +82,6 @@ CHAT = (
     "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}{% if m['role'] == 'assistant' %}</s>{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}"
 )
-GIVEN = {"text": "{a b} ({c})", "label": "d", "candidates": [" no", " yes"]}
-COMPLETION = {"kind": "completion"}
-FOUND = [
-    (lambda t: {"a b": t, "c": "x", "d": int("good" in t)}, GIVEN, "</s>{} (x)\nLabel:", " no"),
-    (lambda t: {"instruction": t, "response": "Yes!"}, COMPLETION, "</s>{}", "Yes!</s>"),
-    (lambda t: chat(("user", t), ("assistant", "k")), COMPLETION, "<user> {}<assistant> ", "k</s>"),
-]
-
-
-@pytest.mark.parametrize(("row", "given", "prompt", "answer"), FOUND)
-def test_columns_can_be_given_and_completions_and_conversations_are_found(
-    row, given, prompt, answer, tmp_path
-):
-    """Conversations are written by the tokenizer's template."""
-    task, _ = complete(own(write(tmp_path / "mine.jsonl", list(map(row, TEXTS))), **given))
-    train, tokens = load_splits(task).train, tokenizer()
-    tokens.chat_template = CHAT
-    found = tokenize(task, tokens, train, "decoder")[0]
-    assert tokens.decode(found.prompt_ids) == prompt.format(TEXTS[train[0].row])
-    assert tokens.decode(found.candidate_ids[0]) == answer
-    assert list(map(answer.startswith, found.references)) == [True] * (given is COMPLETION)
 
 
 def table(sep, *rows, header=("text", "label")):
@@ -231,172 +210,104 @@ def test_lines_that_are_not_rows_labels_that_look_alike_and_files_left_are_said(
     (path / "other.csv").write_text("text,label,z\na,b,c\n")
     (path / "train.csv").rename(path / "train_0.csv")
     (path / "other.csv").rename(path / "other_train.csv")
-    with pytest.raises(TaskError, match=r"other_train\.csv and .* differ in the columns z"):
+    with pytest.raises(TaskError, match=r"other_train.csv and .* z"):
         complete(own(path))
 
 
-def classes(file, labels, names):
-    """Writes a parquet file whose labels are numbers of named classes."""
-    numbers = [names.index(label) for label in labels]
-    of = pyarrow.table(
-        {"text": [f"{label} {i}" for i, label in enumerate(labels)], "label": numbers}
-    )
-    about = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
-    parquet.write_table(of.replace_schema_metadata({"huggingface": json.dumps(about)}), file)
+LABELS = {
+    "named": ((0, 1), ["bad", "good"]), "swapped": ((1, 0), ["good", "bad"]),
+    "more": ((1, 0), ["good", "bad", "other"]), "words": (("bad", "good"), None),
+    "numbers": ((0, 1), None), "mixed": (("bad", "1"), None),
+}  # fmt: skip
+"""What a file has for bad and for good, and the names of its classes."""
 
 
-def saved(folder, labels, names):
-    """Writes a data set as the library saves it, whose splits have the classes' names in an order each."""
-    shutil.rmtree(folder)
-    kinds = [
-        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=of)} for of in names
-    ]
-    texts = [f"{label} {i}" for i, label in enumerate(labels)]
-    splits = [
-        datasets.Dataset.from_dict(
-            {"text": texts, "label": [*map(of.index, labels)]}, datasets.Features(kind)
-        )
-        for of, kind in zip(names, kinds, strict=True)
-    ]
-    datasets.DatasetDict(zip(("train", "test"), splits, strict=True)).save_to_disk(str(folder))
+def labelled(kind):
+    """Returns texts that begin with bad or good, and their labels."""
+    (bad, good), names = LABELS[kind]
+    texts = [f"{('bad', 'good')[i % 2]} {i}" for i in range(18)]
+    made = datasets.Dataset.from_dict({"text": texts, "label": [bad, good] * 9})
+    return made.cast_column("label", datasets.ClassLabel(names=names)) if names else made
 
 
-@pytest.mark.parametrize("files", [("train", "test"), ("part-0", "part-1"), None])
-def test_classes_are_those_of_their_names_in_whatever_order_a_file_has_them(files, tmp_path):
-    """Parts of one split, two splits in files, or two in a data set that the library saved."""
-    labels = ["bad", "good"] * 6
-
-    def write_both(*names):
-        if files is None:
-            saved(tmp_path, labels, names)
-        for file, of in zip(files or (), names, strict=False):
-            classes(tmp_path / f"{file}.parquet", labels, of)
-
-    write_both(["bad", "good"], ["good", "bad"])
-    task, _ = complete(own(tmp_path))
-    for example in (e for of in vars(load_splits(task)).values() for e in of):
-        assert example.fields["text"].startswith(task.words[example.label].strip())
-    write_both(["bad", "good"], ["good", "bad", "other"])
-    with pytest.raises(
-        TaskError, match=r"(train|part-0).* and .*(test|part-1).* name the classes of"
-    ):
-        load_splits(complete(own(tmp_path))[0])
+OTHERS, NUMBERS = " and .* name the classes of", "'label' has names in .* and numbers in "
+SPLITS = {"named swapped": "", "named more": OTHERS, "words swapped": "", "swapped words": ""}
+SPLITS |= {"words numbers": NUMBERS, "numbers words": NUMBERS}
+LAYOUTS = {
+    **dict.fromkeys(("train test", "part-0 part-1"), SPLITS),
+    "saved": {"named swapped": "", "named more": OTHERS},
+    "run new": {
+        "named words": "", "named numbers": "", "named mixed": "", "named swapped": "",
+        "named more": "the run and .*new.* name the classes of 'label' differently",
+        "words words": "", "words numbers": "none of 'bad', 'good'", "words mixed": "label '1'", "words swapped": "",
+        "words more": "",
+    },
+}  # fmt: skip
+"""How two files are a run's -> what they have -> what is said if labels are not one by their names."""
 
 
-NAMES, SWAPPED, MORE = ("bad", "good"), ("good", "bad"), ("good", "bad", "other")
-OTHER = "the run and .*new.* name the classes of 'label' differently"
-
-
-@pytest.mark.parametrize("numbered", [True, False])
 @pytest.mark.parametrize(
-    ("cells", "names", "of_numbers", "of_names"),
-    [(NAMES, None, "", ""), ("01", None, "", "none of 'bad', 'good'"), (("bad", "1"), None, "", "label '1'"),
-     (NAMES, SWAPPED, "", ""), (NAMES, MORE, OTHER, "")],
-)  # fmt: skip
-def test_a_new_files_labels_are_the_runs_by_name_or_are_refused(
-    cells, names, of_numbers, of_names, numbered, tmp_path
-):
-    """The run's file has numbers with names, or names alone; the new one these cells, or numbers with these names."""
-    whole, new = (tmp_path / f"{name}.parquet" for name in ("x", "new"))
-    texts = [*NAMES] * 9
-    if numbered:
-        classes(whole, texts, NAMES)
+    ("layout", "kinds", "said"), [(of, *case) for of in LAYOUTS for case in LAYOUTS[of].items()]
+)
+def test_labels_of_two_files_are_one_by_their_names_or_are_refused(layout, kinds, said, tmp_path):
+    """Parts of one split, two splits in files, two that the library saved, or a new file for a run."""
+    one, other = map(labelled, kinds.split())
+    if layout == "saved":
+        datasets.DatasetDict(train=one, test=other).save_to_disk(tmp_path)
     else:
-        parquet.write_table(pyarrow.table({"text": texts, "label": texts}), whole)
-    if names:
-        classes(new, texts, names)
-    else:
-        new = new.with_suffix(".csv")
-        new.write_text(table(",", *zip(texts, [*cells] * 9, strict=True)))
-    task, _ = complete(own(whole))
-    if said := of_numbers if numbered else of_names:
-        with pytest.raises(TaskError, match=said):
-            load_file(task, new)
-    else:
-        for example in load_file(task, new).examples:
+        names = layout.split()
+        one.to_parquet(tmp_path / f"{names[0]}.parquet")
+        new = tmp_path / f"{names[1]}.{'csv' if 'mixed' in kinds else 'parquet'}"
+        (other.to_csv if "mixed" in kinds else other.to_parquet)(new)
+    with pytest.raises(TaskError, match=said) if said else nullcontext():
+        task, _ = complete(own(tmp_path / "run.parquet" if layout == "run new" else tmp_path))
+        every = [e for of in vars(load_splits(task)).values() for e in of]
+        for example in load_file(task, new).examples if layout == "run new" else every:
             assert example.fields["text"].startswith(task.words[example.label].strip())
 
 
 def test_names_of_classes_that_a_run_on_numbers_does_not_know_are_said(tmp_path):
     (tmp_path / "x.csv").write_text(table(",", ("a", "0"), ("b", "1")))
-    classes(tmp_path / "new.parquet", ["bad", "good"] * 6, ["bad", "good"])
-    found = load_file(complete(own(tmp_path / "x.csv"))[0], tmp_path / "new.parquet")
-    assert found.notes[0].endswith(
-        "its classes bad, good are taken in this order for the run's 0, 1"
-    )
+    labelled("named").to_parquet(tmp_path / "new.parquet")
+    (said,) = load_file(complete(own(tmp_path / "x.csv"))[0], tmp_path / "new.parquet").notes
+    assert said.endswith("its classes bad, good are taken in this order for the run's 0, 1")
 
 
-@pytest.mark.parametrize("files", [("train", "test"), ("part-0", "part-1")])
-def test_names_of_classes_beside_numbers_are_refused_unless_the_numbers_are_declared(
-    files, tmp_path
+FOLDS = ("fold{}/{}.csv", "{1}/cv_{0}.csv", "{1}_fold{0}/x.csv", "en{}/{}-0.csv", "{1}-{0}.csv")
+PARTS_OF_FOLDS = [
+    [" ".join(of.format(i, name) for i in (0, 1)) for name in ("train", "test")] for of in FOLDS
+]
+PATTERNS = [{name: of.format("*", name) for name in ("train", "test")} for of in FOLDS]
+FOLDERS = [
+    *((files.split(), {}, "") for files in ("TrainData.csv TestData.csv", "trainset.csv testset.csv",
+      "train.csv held_out.csv", "eval_2024/train.csv eval_2024/test.csv", "TRAIN.csv dev/HoldOut1.csv")),
+    (["", "train.csv.gz TestData.csv"], {}, r"one of test.*not read.*train\.csv\.gz\); name the file"),
+    *(([files, ""], {}, r"files {}\.csv, {}\.csv says train, ".format(*files.replace(".csv", "").split()))
+      for files in ("entrenamiento.csv prueba.csv", "测试集.csv 训练集.csv", "a.csv a_old.csv")),
+    (["entrenamiento.csv prueba.csv", ""], {"data_files": {"train": "*.csv"}}, ""),
+    *((files, {"data_files": of}, "") for files, of in zip(PARTS_OF_FOLDS, PATTERNS, strict=True)),
+    *((files, {}, r"has training and held-out files of each of .*0, .*1; name") for files in PARTS_OF_FOLDS[:-1]),
+    (PARTS_OF_FOLDS[-1], {}, ""),  # parts of one set
+    (["fold1/train.csv", "fold1/test.csv"], {"data_dir": "fold1"}, ""),
+]  # fmt: skip
+"""Files for training and for testing, what is given, and what is said if their names do not tell."""
+
+
+@pytest.mark.parametrize(("files", "given", "said"), FOLDERS)
+def test_files_of_a_folder_train_and_test_as_their_names_say_or_are_refused(
+    files, given, said, tmp_path
 ):
-    labels = ["bad", "good"] * 6
-    for named, numbered in (files, files[::-1]):
-        texts = pyarrow.table({"text": labels, "label": labels})
-        parquet.write_table(texts, tmp_path / f"{named}.parquet")
-        classes(tmp_path / f"{numbered}.parquet", labels, ["good", "bad"])
-        task, _ = complete(own(tmp_path))
-        for example in (e for of in vars(load_splits(task)).values() for e in of):
-            assert example.fields["text"].startswith(task.words[example.label].strip())
-        numbers = pyarrow.table({"text": labels, "label": [0, 1] * 6})
-        parquet.write_table(numbers, tmp_path / f"{numbered}.parquet")
-        said = rf"'label' has names in .*{named}\.parquet and numbers in .*{numbered}\.parquet"
-        with pytest.raises(TaskError, match=said):
-            load_splits(complete(own(tmp_path))[0])
-
-
-@pytest.mark.parametrize(
-    "files",
-    [("TrainData.csv", "TestData.csv"), ("trainset.csv", "testset.csv"), ("train.csv", "held_out.csv"),
-     ("eval_2024/train.csv", "eval_2024/test.csv"), ("TRAIN.csv", "dev/HoldOut1.csv")],
-)  # fmt: skip
-def test_a_folder_trains_on_what_is_called_training_and_lists_its_files(files, tmp_path):
-    for file, text in zip(files, ("seen", "unseen"), strict=True):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_text(table(",", (text, "0"), (text, "1")))
     (tmp_path / "more.xlsx").write_bytes(b"PK")
-    task, notes = complete(own(tmp_path))
-    splits = load_splits(task)
-    assert {e.fields["text"] for e in splits.train} == {"seen"}
-    assert {e.fields["text"] for e in splits.test} == {"unseen"}
-    listed = rf"test: .*{files[1]}; train: .*{files[0]}; not read.*more\.xlsx"
-    assert re.search(listed, "\n".join(notes))
-    (tmp_path / files[0]).rename(tmp_path / "train.csv.gz")
-    with pytest.raises(TaskError, match=r"one of test.*not read.*train\.csv\.gz\); name the file"):
-        complete(own(tmp_path))
-
-
-@pytest.mark.parametrize(
-    "files", [("entrenamiento", "prueba"), ("测试集", "训练集"), ("a", "a_old")]
-)
-def test_files_whose_names_say_no_split_train_only_where_a_pattern_names_them(files, tmp_path):
-    for file in files:
-        (tmp_path / f"{file}.csv").write_text(table(",", *PAIR), encoding="utf-8")
-    with pytest.raises(TaskError, match=rf"files {files[0]}\.csv, {files[1]}\.csv says train, "):
-        complete(own(tmp_path))
-    given = own(tmp_path, data_files={"train": "*.csv"})
-    assert sum(sizes(load_splits(complete(given)[0]))) == 16
-
-
-@pytest.mark.parametrize(
-    "names",
-    ["fold{}/{}.csv", "{1}/cv_{0}.csv", "{1}_fold{0}/x.csv", "en{}/{}-0.csv", "{1}-{0}.csv"],
-)
-def test_folds_are_not_pooled_unless_a_pattern_names_them(names, tmp_path):
-    for fold, split in ((0, "train"), (0, "test"), (1, "train"), (1, "test")):
-        (tmp_path / names.format(fold, split)).parent.mkdir(exist_ok=True)
-        (tmp_path / names.format(fold, split)).write_text(table(",", *PAIR))
-    files = {split: names.format("*", split) for split in ("train", "test")}
-    assert sizes(load_splits(complete(own(tmp_path, data_files=files))[0])) == [15, 1, 16]
-    if "{1}-" in names:  # parts of one set
-        assert sizes(load_splits(complete(own(tmp_path))[0])) == [15, 1, 16]
-        return
-    with pytest.raises(
-        TaskError, match=r"has training and held-out files of each of .*0, .*1; name"
-    ):
-        complete(own(tmp_path))
-    if names.startswith("fold"):
-        assert sizes(load_splits(complete(own(tmp_path, data_dir="fold1"))[0])) == [7, 1, 8]
+    for file in " ".join([*files, "fold0/train.csv"] if "data_dir" in given else files).split():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(table(",", (file, "0"), (file, "1")), encoding="utf-8")
+    with pytest.raises(TaskError, match=said) if said else nullcontext():
+        task, notes = complete(own(tmp_path, **given))
+        splits = load_splits(task)
+        train, test = ({e.fields["text"] for e in of} for of in (splits.train, splits.test))
+        assert [train, test - train] == [{*of.split()} for of in files]
+        listed = r"test: .*; train: .*; not read.*more\.xlsx"
+        assert given or re.search(listed, "\n".join(notes))
 
 
 @pytest.mark.parametrize(
@@ -426,87 +337,80 @@ def test_a_class_of_one_row_is_named_and_narrow_numbers_have_their_own_digits(tm
 def test_a_test_file_without_labels_is_told_how_to_be_left_out(tmp_path):
     (tmp_path / "train.csv").write_text(table(",", *PAIR))
     (tmp_path / "test.csv").write_text("text\na\n")
-    with pytest.raises(
-        TaskError, match=r"no labels .*; task\.test_split=null takes rows of 'train'"
-    ):
+    with pytest.raises(TaskError, match=r"task.test_split=null"):
         load_splits(complete(own(tmp_path))[0])
 
 
-ASK, REPLY = {"role": "user", "content": "q"}, {"role": "assistant", "content": "k"}
+ASK, REPLY, GOOD, BAD = ({"role": who, "content": of} for who, of in
+                         (("user", "q"), ("assistant", "k"), ("assistant", "k"), ("assistant", "z")))  # fmt: skip
 PARTS = {"role": "user", "content": [{"type": "text", "text": "q"}]}
-GIVEN_AWAY = ("completion", "label", "answer")
 SHARED = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "k"}]
-
-
-CHATS = [
-    ({"prompt": [ASK], "completion": [REPLY]}, "completion"),
-    ({"prompt": [PARTS], "completion": "k"}, "completion"),
-    ({"conversations": SHARED}, "completion"),
-    ({"prompt": [ASK], "answer": "k"}, "prompts"),
-    ({"text": [ASK], "label": "0"}, "classification"),
-    ({"messages": [PARTS], "label": "0"}, "classification"),
-]
-
-
-@pytest.mark.parametrize(("row", "kind"), CHATS)
-def test_lists_of_messages_go_through_the_chat_template(row, kind, tmp_path):
-    rows = [{**row, **({"label": str(i % 2)} if "label" in row else {})} for i in range(20)]
-    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    task, _ = complete(own(tmp_path / "x.jsonl", kind))
-    assert complete(task) == (task, [])
-    train, tokens = load_splits(task).train, tokenizer()
-    tokens.chat_template = CHAT
-    found = tokenize(task, tokens, train, "decoder")[0]
-    assert tokens.decode(found.prompt_ids) == "<user> q<assistant> "
-    answers = {"completion": ["k</s>"], "prompts": [], "classification": [" 0", " 1"]}
-    assert list(map(tokens.decode, found.candidate_ids)) == answers[kind]
-    if kind == "prompts":
-        assert found.messages == [ASK]
-    asked = {k: v for k, v in row.items() if k not in GIVEN_AWAY}
-    (tmp_path / "new.jsonl").write_text(json.dumps(asked))
-    read = load_file(task, tmp_path / "new.jsonl")
-    (asked,) = tokenize(read.task, tokens, read.examples, "decoder")
-    assert asked.prompt_ids == found.prompt_ids
-    assert read.answered == ("conversations" in row or kind == "prompts")
-
-
-GOOD, BAD = ({"role": "assistant", "content": of} for of in ("k", "z"))
-PREFERENCES = {
-    "explicit texts": ({"prompt": "the film", "chosen": " was great", "rejected": " was bad"}, "</s>the film",
-        [" was great</s>", " was bad</s>"]),
-    "texts with their prompt": ({"chosen": "the film was great", "rejected": "the film was bad"}, "</s>the film was",
-        [" great</s>", " bad</s>"]),
-    "in the middle of a word": ({"chosen": "the best", "rejected": "the be"}, "</s>the", [" best</s>", " be</s>"]),
-    "below a line": ({"chosen": "q?\nwas it", "rejected": "q?\nit was"}, "</s>q?\n", ["was it</s>", "it was</s>"]),
-    "columns by name": ({"question": "the film", "preferred": " k", "dispreferred": " z"}, "</s>the film",
-        [" k</s>", " z</s>"]),
-    "explicit turns": ({"prompt": [ASK], "chosen": [GOOD], "rejected": [BAD]}, "<user> q<assistant> ",
-        ["k</s>", "z</s>"]),
-    "turns and texts": ({"prompt": [ASK], "chosen": "k", "rejected": "z"}, "<user> q<assistant> ", ["k</s>", "z</s>"]),
-    "turns with their prompt": ({"chosen": [ASK, GOOD], "rejected": [ASK, BAD]}, "<user> q<assistant> ",
-        ["k</s>", "z</s>"]),
-    "a prompt twice": ({"prompt": "q", "chosen": [ASK, GOOD], "rejected": [ASK, BAD]}, "<user> q<assistant> ",
-        ["k</s>", "z</s>"]),
-    "several turns": ({"chosen": [ASK, GOOD, ASK, BAD], "rejected": [ASK, GOOD]}, "<user> q<assistant> ",
-        ["k</s><user> q<assistant> z</s>", "k</s>"]),
+TURN, CHOICE = "<user> q<assistant> ", ["k</s>", "z</s>"]
+GIVEN = {"text": "{a b} ({c})", "label": "d", "candidates": [" no", " yes"]}
+ROWS_OF_KINDS = {
+    "classification": [
+        ({"a b": "t", "c": "x", "d": 0}, "</s>t (x)\nLabel:", [" no", " yes"]),
+        ({"text": [ASK], "label": "0"}, TURN, [" 0", " 1"]),
+        ({"messages": [PARTS], "label": "0"}, TURN, [" 0", " 1"]),
+    ],
+    "completion": [
+        ({"instruction": "t", "response": "Yes!"}, "</s>t", ["Yes!</s>"]),
+        ({"messages": [ASK, REPLY]}, TURN, ["k</s>"]),
+        ({"prompt": [ASK], "completion": [REPLY]}, TURN, ["k</s>"]),
+        ({"prompt": [PARTS], "completion": "k"}, TURN, ["k</s>"]),
+        ({"conversations": SHARED}, TURN, ["k</s>"]),
+    ],
+    "prompts": [({"prompt": [ASK], "answer": "k"}, TURN, [])],
+    "preference": [
+        ({"prompt": "the film", "chosen": " was great", "rejected": " was bad"}, "</s>the film",
+            [" was great</s>", " was bad</s>"]),
+        ({"chosen": "the film was great", "rejected": "the film was bad"}, "</s>the film was",
+            [" great</s>", " bad</s>"]),
+        ({"chosen": "the best", "rejected": "the be"}, "</s>the", [" best</s>", " be</s>"]),  # whole words
+        ({"chosen": "q?\nwas it", "rejected": "q?\nit was"}, "</s>q?\n", ["was it</s>", "it was</s>"]),
+        ({"question": "the film", "preferred": " k", "dispreferred": " z"}, "</s>the film", [" k</s>", " z</s>"]),
+        ({"prompt": [ASK], "chosen": [GOOD], "rejected": [BAD]}, TURN, CHOICE),
+        ({"prompt": [ASK], "chosen": "k", "rejected": "z"}, TURN, CHOICE),
+        ({"chosen": [ASK, GOOD], "rejected": [ASK, BAD]}, TURN, CHOICE),
+        ({"prompt": "q", "chosen": [ASK, GOOD], "rejected": [ASK, BAD]}, TURN, CHOICE),
+        ({"chosen": [ASK, GOOD, ASK, BAD], "rejected": [ASK, GOOD]}, TURN, ["k</s><user> q<assistant> z</s>", "k</s>"]),
+    ],
 }  # fmt: skip
+"""Kind of task -> a row, its prompt and its answers; of two answers the common beginning is TRL's, in whole words."""
+
+ANSWERS = ("completion", "response", "label", "d", "answer")
 
 
-@pytest.mark.parametrize(("row", "prompt", "answers"), PREFERENCES.values(), ids=PREFERENCES)
-def test_pairs_are_found_in_texts_and_turns_with_and_without_a_prompt(
-    row, prompt, answers, tmp_path
+@pytest.mark.parametrize(
+    ("kind", "row", "prompt", "answers"),
+    [(kind, *case) for kind, cases in ROWS_OF_KINDS.items() for case in cases],
+)
+def test_texts_and_turns_of_each_kind_are_found_and_answers_may_be_missing(
+    kind, row, prompt, answers, tmp_path
 ):
-    """A prompt that both answers contain is that of TRL, but for whole words and a last answer."""
-    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, [row] * 10)))
-    task, _ = complete(own(tmp_path / "x.jsonl", "preference"))
+    """Turns are written by the tokenizer's template."""
+    labels = {key: type(row[key]) for key in ("label", "d") if key in row}
+    rows = [{**row, **{key: of(i % 2) for key, of in labels.items()}} for i in range(20)]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task, _ = complete(own(tmp_path / "x.jsonl", kind, **(GIVEN if "d" in row else {})))
     assert complete(task) == (task, [])
-    train, tokens = load_splits(task).train, tokenizer()
+    splits, tokens = load_splits(task), tokenizer()
     tokens.chat_template = CHAT
-    found = tokenize(task, tokens, train, "decoder")[0]
+    found = tokenize(task, tokens, splits.train, "decoder")[0]
     assert tokens.decode(found.prompt_ids) == prompt
     assert list(map(tokens.decode, found.candidate_ids)) == answers
-    assert check_splits(task, load_splits(task))[0].startswith("task.path: 1 of 1 validation")
-    assert load_file(task, tmp_path / "x.jsonl").answered
+    if kind == "prompts":
+        assert found.messages == [ASK]
+    if kind == "completion":
+        assert list(map(answers[0].startswith, found.references)) == [True]
+    if kind == "preference":
+        assert check_splits(task, splits)[0].startswith("task.path: 2 of 2 validation")
+    asked = {key: of for key, of in row.items() if key not in ANSWERS}
+    (tmp_path / "new.jsonl").write_text(json.dumps(asked))
+    read = load_file(task, tmp_path / "new.jsonl")
+    (alone,) = tokenize(read.task, tokens, read.examples, "decoder")
+    assert alone.prompt_ids == found.prompt_ids
+    assert read.answered == (asked == row or kind == "prompts")
 
 
 def test_rows_that_are_there_twice_are_told_and_the_first_shown_as_text_and_as_tokens(tmp_path):
@@ -597,7 +501,7 @@ def test_the_rest_of_the_data_are_rows_and_texts_that_no_part_of_the_given_runs_
     assert found.answered
     assert sorted(e.fields["review"] for e in found.examples) == sorted(left)
     assert load_rest(task, 3, [1]).examples == found.examples[:3]
-    with pytest.raises(TaskError, match=f"--rest 99: {len(left)} rows are left; give at most so"):
+    with pytest.raises(TaskError, match=f"--rest 99: {len(left)} rows"):
         load_rest(task, 99, [1])
 
 
