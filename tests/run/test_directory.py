@@ -128,16 +128,3 @@ def test_a_run_whose_output_nobody_reads_goes_on_to_its_end(make_run, nobody):
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads((directory / "status.json").read_text())["run/status"] == "finished"
-
-
-def test_what_kills_left_of_frozen_files_is_removed_from_a_finished_run(make_run):
-    """When it ends, and when it is asked for again."""
-    cfg = make_run("optimizer=mezo", "steps=1", "eval_every=1")
-    directory = freeze(cfg)
-    left = [directory / f".{name}.4711.partial" for name in ("config.yaml", "inputs.json")]
-    for _ in range(2):
-        for path in left:
-            path.touch()
-        run(cfg)
-        assert not any(path.exists() for path in left)
-    assert (directory / "config.yaml").exists()

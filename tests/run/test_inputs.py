@@ -135,16 +135,12 @@ def test_a_methods_code_counts_where_no_commit_has_it(tmp_path, monkeypatch):
         assert {name for name in now if now[name] != first[name]} == moved, edit
 
 
-def test_inputs_that_are_lost_are_recorded_anew_and_a_finished_run_needs_no_data(
-    make_run, reviews, capsys
-):
-    directory = freeze(make_run("optimizer=mezo", f"task.data_files.train={reviews}"))
-    whole = Inputs.load(directory)
-    (directory / "inputs.json").write_bytes(b"{}")
-    assert main([str(directory)]) == 0
-    again = Inputs.load(directory)
-    assert (again.identity, again.files) == (whole.identity, whole.files)
-    assert set(again.read) == {"train", "validation", "test", "weights", "noise", "parameters"}
+def test_a_finished_run_has_recorded_all_inputs_and_needs_no_data(make_run, reviews, capsys):
+    cfg = make_run("optimizer=mezo", "steps=1", f"task.data_files.train={reviews}")
+    run(cfg)
+    read = Inputs.load(directory_of(cfg)).read
+    assert {*read} == {"train", "validation", "test", "weights", "noise", "parameters"}
+    directory = directory_of(cfg)
     reviews.unlink()
     assert main([str(directory)]) == 0
     assert "finished before" in capsys.readouterr().out

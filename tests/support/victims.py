@@ -14,6 +14,7 @@ from unittest import mock
 from tests.support.crowd import environments, free_port, preloaded_context
 from zo.run.__main__ import main
 from zo.run.logs.tracking import read_status
+from zo.run.store.directory import Inputs
 from zo.run.store.rows import read_rows
 
 KILLED = -signal.SIGKILL
@@ -90,6 +91,7 @@ def what_it_came_to(directory: Path) -> dict[str, Any]:
     return {
         "history": [untimed(row) for row in read_rows(directory)],
         "summary": untimed(read_status(directory)),
+        "inputs": Inputs.load(directory),
         "leftovers": sorted(path.name for path in left),
         **{path.name: path.read_bytes() for path in written if path.exists()},
     }
