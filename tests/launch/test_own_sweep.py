@@ -1,7 +1,9 @@
 """The sweeps of docs/your-own-sweep.md: composed, run with few steps, and tabulated as the page shows."""
 
 import re
+from functools import reduce
 
+import pandas as pd
 import pytest
 
 from analysis.report import command
@@ -57,20 +59,32 @@ def test_the_pages_sweeps_ask_for_the_runs_that_it_says(written):
     ]
 
 
+STAGES = {"ablation": [[]], "mine": [["stage=tune"], ["stage=report"]]}
+MORE = {"clip: 3": "clip: 3, lr: [1.0e+30]", "equivalence_": "levels: [10, 0.01]\n    equivalence_"}
+
+
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["ablation", "mine"])
+@pytest.mark.parametrize("name", STAGES)
 def test_the_pages_sweeps_end_with_its_tables(written, name):
+    """And a method with a rate far too large collapses and keeps its row."""
+    path = written / "conf" / "sweep" / f"{name}.yaml"
+    path.write_text(reduce(lambda text, of: text.replace(*of), MORE.items(), path.read_text()))
     common = ["--runs", "out", "--results", "results", "--cache", "cache"]
-    for stage in ([], ["stage=tune"], ["stage=report"])[
-        slice(0, 1) if name == "ablation" else slice(1, 3)
-    ]:
+    for stage in STAGES[name]:
         if stage == ["stage=report"]:
             assert command.main(["choose", name, "--of", "mine_tune", "--best", "1", *common]) == 0
-        assert (
-            multirun.make(command_line.read([f"sweep={name}", *stage, "tracking.mode=offline"]))
-            == 0
-        )
+        typed = [f"sweep={name}", *stage, "tracking.mode=offline"]
+        assert multirun.make(command_line.read(typed)) == 0
     assert command.main(["tables", name, *common]) == 0
     file, shown = {"ablation": ("table", 0), "mine": ("comparison", 1)}[name]
-    made = (written / "results" / name / f"{file}.md").read_text(encoding="utf-8")
-    assert first_cells(made) == first_cells(tables()[shown])
+    made = written / "results" / name / file
+    assert first_cells(made.with_suffix(".md").read_text()) == first_cells(tables()[shown])
+    if name == "mine":
+        table = pd.read_csv(made.with_suffix(".csv")).set_index("line")
+        collapsed, zero = table[table["collapsed"] > 0], table.loc["zero_shot"]
+        assert [*collapsed.index] == ["MeZOClip"]
+        assert collapsed["collapsed"].item() == collapsed["seeds"].item() == 3
+        assert collapsed["loss_100"].item() >= zero["loss_100"] - 1e-9
+        assert table.loc["mezo", ["passes_1", "reached_1"]].tolist() == [6, 0]
+        assert table.loc["mezo", "passes_0"] <= 2
+        assert made.with_name("passes.png").is_file()
