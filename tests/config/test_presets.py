@@ -132,9 +132,7 @@ def test_a_copy_of_the_commit_that_is_pinned_counts_as_the_hubs(cache, tmp_path)
 def test_one_copy_for_tasks_of_different_data_is_refused(tmp_path):
     given = ["model=opt-1.3b", "lr=1e-6", f"task.path={tmp_path}"]
     command_line.runs([*given, "task=rte,copa"], multirun=True)
-    with pytest.raises(
-        ConfigError, match=r"task\.path=.*: must be one copy for one task, and rte, sst2 are"
-    ):
+    with pytest.raises(ConfigError, match=r"task.path=.*rte, sst2"):
         command_line.runs([*given, "task=rte,sst2"], multirun=True)
 
 

@@ -1,13 +1,12 @@
 """What is submitted and what is left alone, how it is packed, and what is refused in one sentence."""
 
 import json
+import os
 import pkgutil
-from copy import deepcopy
 from itertools import chain, repeat
 from unittest.mock import DEFAULT, Mock, call, patch
 
 import pytest
-from hydra.core.config_store import ConfigStore
 
 import launch
 from launch import multirun, slurm, submit
@@ -15,7 +14,6 @@ from launch.multirun import SLURM_S
 from launch.profile import SlurmProfile
 from tests.launch.conftest import changed, note
 from zo.config import command_line
-from zo.config.composition import Composer
 
 SLURM = "hydra/launcher=slurm"
 
@@ -132,12 +130,10 @@ def test_bad_input_is_refused_before_anything_is_written(
     ],
 )  # fmt: skip
 def test_a_wrong_profile_is_named_with_its_key(
-    grid, sbatch, tmp_path, monkeypatch, capsys, text, says
+    grid, sbatch, own_conf, tmp_path, monkeypatch, capsys, text, says
 ):
     (tmp_path / "mine.yaml").write_text(f"defaults:\n  - slurm\n{text}\n")
     monkeypatch.setattr("launch.profile.PROFILES", tmp_path)
-    monkeypatch.setattr(ConfigStore.instance(), "repo", deepcopy(ConfigStore.instance().repo))
-    monkeypatch.setattr(command_line, "_composer", Composer)  # a new one, which reads it again
     assert submit.main([*grid, "hydra/launcher=mine"]) == 2
     assert says in capsys.readouterr().err
 
@@ -148,12 +144,16 @@ def script(tmp_path, monkeypatch):
     from submitit import SlurmExecutor
 
     def lines(**values):
-        executor = SlurmExecutor(tmp_path)
-        executor.update_parameters(**slurm._parameters(SlurmProfile(**values)), job_name="zo-x")
-        executor.parameters["map_count"] = 9
-        return executor._make_submission_file_text("the command", "uid").splitlines()
+        slurm.submit([[tmp_path / "run"]] * 9, SlurmProfile(**values), "zo-x")
+        return (tmp_path / "script").read_text().splitlines()
 
-    monkeypatch.setattr(SlurmExecutor, "affinity", lambda *_: 2)  # sbatch need not exist here
+    (tmp_path / ".submit").mkdir()
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(f'#!/bin/sh\ncp "$1" {tmp_path}/script\necho Submitted batch job 7\n')
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(SlurmExecutor, "affinity", lambda *_: 2)
     return lines
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zo.run import loop
+from zo.run.assembly import Session
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def refused(capsys):
 @pytest.fixture
 def before_steps(monkeypatch):
     """Returns a function that has `act(session, step)` called before each step of a run."""
-    make = loop._step
+    make = Session.executor
 
     def call(act):
-        def acted(session, *more):
+        def acted(session, examples):
             act(session, session.assembly.optimizer.step_index + 1)
-            return make(session, *more)
+            return make(session, examples)
 
-        monkeypatch.setattr(loop, "_step", acted)
+        monkeypatch.setattr(Session, "executor", acted)
 
     return call

@@ -1,7 +1,7 @@
 """How far weights go from their start: the pull back, its measure, and a task that they should not forget."""
 
 import math
-from unittest import mock
+from collections import Counter
 
 import pytest
 import torch
@@ -28,11 +28,15 @@ def test_weights_of_the_start_are_read_from_the_models_files_where_a_copy_is_lar
     free = rows_once_run(make_run("optimizer=mezo"))
     copied = rows_once_run(make_run(*PULLED))
     monkeypatch.setattr(initial_weights, "HOST_SHARE", 0.0)
-    read = mock.Mock(side_effect=initial_weights._read)
-    monkeypatch.setattr(initial_weights, "_read", read)
+    reads, found = Counter(), initial_weights.rereads
+
+    def counted(*given):
+        pairs = found(*given).items()
+        return {i: lambda i=i, read=read: reads.update([i]) or read() for i, read in pairs}
+
+    monkeypatch.setattr(initial_weights, "rereads", counted)
     again = rows_once_run(make_run(*PULLED, f"out={tmp_path / 'again'}"))
-    reads = [call.args[1] for call in read.call_args_list]
-    assert len({*reads}) == len(reads) / 5, "once to compare, and once at each of 4 steps"
+    assert {*reads.values()} == {4}, "once at each of 4 steps"
     assert [row.get("train/losses") for row in again] == [row.get("train/losses") for row in copied]
     for of_free, of_copied in ((free[1], copied[1]), (free[3], copied[3])):
         assert 0 < of_copied["eval/drift"] < of_free["eval/drift"]
@@ -74,9 +78,9 @@ def test_a_state_of_another_start_and_factors_are_refused():
     pull = {"lr": 1e-3, "anchor": "start", "anchor_decay": 1.0}
     state = zo.MeZO(model, **pull).state_dict()
     zo.MeZO(model, **pull).load_state_dict(state)
-    with pytest.raises(ValueError, match="state: of a training from other weights"):
+    with pytest.raises(ValueError, match=r"^state:"):
         zo.MeZO(later, **pull).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"restore='factors': must be another with anchor='start'"):
+    with pytest.raises(ValueError, match=r"^restore='factors'"):
         zo.TeZO(model, restore="factors", **pull)
 
 

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from tests.support.runs import MADE
 from tests.support.victims import At, armed
 from zo.run.logs.tracking import read_status
 from zo.run.multirun import Multirun, differences
@@ -56,7 +57,7 @@ def test_runs_that_cannot_be_made_or_have_a_defect_end_no_others_and_a_table_has
 @pytest.mark.process
 def test_ctrl_c_stops_all_and_the_same_command_goes_on(make_run, capsys):
     runs = [make_run(f"seed={seed}") for seed in (0, 1, 2)]
-    in_second_run = At("zo.run.loop._step", 7, "after", signal.SIGINT)
+    in_second_run = At(MADE, 7, number=signal.SIGINT)
     with armed(in_second_run):
         assert Multirun(runs).run() == CTRL_C
     shown = capsys.readouterr()

@@ -3,6 +3,7 @@
 import json
 import socket
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
@@ -11,10 +12,9 @@ import wandb
 from analysis.logs import run_file, sources
 from tests.support.crowd import free_port
 from tests.support.runs import stopped_after
-from zo.config import TrackingConfig
 from zo.config.settings import chosen_mode
-from zo.run import loop
 from zo.run.__main__ import main
+from zo.run.assembly import Session
 from zo.run.command import Shared
 from zo.run.logs import wandb_run
 from zo.run.logs.tracking import RunLog
@@ -46,7 +46,7 @@ def test_wandb_offline_file_equals_metrics_jsonl_also_of_a_run_that_was_stopped(
         run(cfg)
     assert not failed()
     with monkeypatch.context() as broken:
-        broken.setattr(loop, "_step", None)
+        broken.setattr(Session, "executor", None)
         with pytest.raises(TypeError):
             run(cfg)
     assert failed()
@@ -63,14 +63,18 @@ def test_wandb_offline_file_equals_metrics_jsonl_also_of_a_run_that_was_stopped(
     assert {k: logged.summary[k] for k in summary} == summary
 
 
-def test_wandb_mode_is_read_whatever_its_case_and_a_project_from_the_environment(monkeypatch):
+def test_wandb_mode_is_read_whatever_its_case_and_a_project_from_the_environment(
+    make_run, tmp_path, monkeypatch
+):
     modes = {"": "auto", "OFFLINE": "offline", "dryrun": "offline", "no": "auto"}
     for given, mode in (modes | {"disabled": "disabled"}).items():
         monkeypatch.setenv("WANDB_MODE", given)
         assert (chosen_mode("auto"), chosen_mode("online")) == (mode, "online"), given
     monkeypatch.setenv("WANDB_PROJECT", "mine")
-    projects = [wandb_run._project(one) for one in (TrackingConfig(), TrackingConfig(project="x"))]
-    assert projects == ["mine", "x"]
+    monkeypatch.setattr(wandb, "init", begun := mock.Mock())
+    for given in ([], ["tracking.project=x"]):
+        RunLog(make_run("tracking.mode=offline", *given), tmp_path)
+    assert [call.kwargs["project"] for call in begun.call_args_list] == ["mine", "x"]
 
 
 def test_a_run_whose_directory_is_relative_writes_there_though_wandb_began_elsewhere(

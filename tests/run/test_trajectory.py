@@ -69,12 +69,10 @@ def test_what_cannot_be_replayed_is_refused_in_a_sentence(finished):
     cfg, found = finished, trajectory_of(directory_of(finished))
     assembly = Assembly.of(cfg)
     assembly.base = HASH
-    with pytest.raises(TrajectoryError, match="it starts from other weights than reviews-tiny has"):
+    with pytest.raises(TrajectoryError, match="reviews-tiny"):
         replay_to(assembly, found, 3)
     cfg.precision.noise = "philox"
-    with pytest.raises(
-        TrajectoryError, match=r"its noise is torch-cpu.*, and here it is philox-cpu"
-    ):
+    with pytest.raises(TrajectoryError, match=r"torch-cpu.*philox-cpu"):
         replay_to(Assembly.of(cfg), found, 1)
     cfg.precision.noise = "torch"
     found.losses[0] = (found.losses[0][0], found.losses[0][1] + 1e-6)

@@ -17,6 +17,9 @@ from zo.run.store.directory import directory_of
 from zo.run.store.rows import read_rows
 from zo.tasks import package_files
 
+MADE = "zo.distributed.agreement.Watch.after_step"
+"""What a run calls once a step is made."""
+
 REVIEWS_TINY = package_files.resolve("package:zo/assets/reviews-tiny")
 
 
@@ -39,5 +42,5 @@ def rows_once_run(cfg: RunConfig) -> list[dict[str, Any]]:
 @contextmanager
 def stopped_after(step: int) -> Iterator[None]:
     """Has the run of its body stop behind the nth step that it makes, as by SIGTERM."""
-    with armed(At("zo.run.loop._step", step, "after", signal.SIGTERM)), pytest.raises(Interrupted):
+    with armed(At(MADE, step, number=signal.SIGTERM)), pytest.raises(Interrupted):
         yield

@@ -171,7 +171,7 @@ def test_lines_on_other_test_examples_have_no_difference():
         assert rows[key].notna().to_dict() == {"mezo": False, "bszo": True, "es": False}
     assert np.isfinite(rows["passes_0"]).all()
     cells.loc[cells["line"] == "es", "variant"] = '{"task.path": "b.csv"}'
-    with pytest.raises(LogError, match=r"lines are of one model and task, but s has .*b[.]csv"):
+    with pytest.raises(LogError, match=r"b.csv"):
         run_losses(fill(cells, frames.runs), frames)
 
 
