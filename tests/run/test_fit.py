@@ -21,12 +21,12 @@ CARDS, CONTEXT_GB = (24, 40, 80), 1.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _groups() -> None:
+def _groups():
     config.register()
 
 
 @pytest.fixture(scope="module")
-def counts() -> dict[str, tuple[int, int]]:
+def counts():
     runs = {name: command_line.runs([f"model={of}", "lr=1e-6"])[0] for name, of in MODELS.items()}
     return {name: fit.sizes_of(run)[:2] for name, run in runs.items()}
 

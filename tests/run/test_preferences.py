@@ -38,10 +38,7 @@ def test_a_run_learns_which_answers_are_preferred(objective, tmp_path):
         assert len({row[key] for row in texts}) == len(texts)
 
 
-SETTINGS = [
-    "precision.restore=merged",
-    "precision.restore=streamed model.offload=disk",
-]
+SETTINGS = ["precision.restore=merged", "precision.restore=streamed model.offload=disk"]
 MORE = [
     "adapter=lora lr=1e-2 precision=bf16",
     "adapter=layers adapter.layers=last:1",

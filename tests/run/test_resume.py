@@ -18,14 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from tests.support.runs import MADE, rows_of
-from tests.support.victims import (
-    At,
-    armed,
-    exit_statuses,
-    flip_bit,
-    truncate,
-    what_it_came_to,
-)
+from tests.support.victims import At, armed, exit_statuses, flip_bit, truncate, what_it_came_to
 from zo.run.__main__ import main
 from zo.run.assembly import Session
 from zo.run.logs.tracking import ENDED, read_status

@@ -31,8 +31,7 @@ MORE = ANCHORED, "adapter=lora lr=1e-2", "adapter=layers adapter.layers=last:1 l
 
 
 @pytest.mark.parametrize(
-    "settings",
-    ["optimizer=bszo", *(pytest.param(of, marks=pytest.mark.process) for of in MORE)],
+    "settings", ["optimizer=bszo", *(pytest.param(of, marks=pytest.mark.process) for of in MORE)]
 )
 def test_a_run_from_disk_is_the_run_in_memory(make_run, weights, settings):
     """Its export, too."""

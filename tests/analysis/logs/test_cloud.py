@@ -8,7 +8,6 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import get_context
@@ -145,7 +144,7 @@ def rows(accuracies: list[float], seed: int, until: int = 10**9) -> list[dict[st
 
 
 @pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
+def cloud(monkeypatch, tmp_path):
     """A project of three runs; W&B's client knows nothing but its server and a key."""
     runs = [
         CloudRun("mezo-4", config("mezo", 1e-4), summary(2, GOOD, 17), live=rows(GOOD, 1)),
@@ -192,7 +191,7 @@ def _load(sources: list[str], cache: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     return frames.runs, pd.concat(histories, ignore_index=True)
 
 
-def test_complete_history_of_every_run(cloud: Cloud, tmp_path: Path) -> None:
+def test_complete_history_of_every_run(cloud, tmp_path):
     runs, logged = ask(tmp_path)
     runs = runs.set_index("run_id")
     assert list(runs.index) == ["bszo-4", "mezo-1", "mezo-4"]
@@ -210,7 +209,7 @@ def test_complete_history_of_every_run(cloud: Cloud, tmp_path: Path) -> None:
     assert not [column for column in logged.columns if column.startswith("_")]
 
 
-def test_only_what_is_new_or_has_changed_is_read(cloud: Cloud, tmp_path: Path) -> None:
+def test_only_what_is_new_or_has_changed_is_read(cloud, tmp_path):
     cloud.refuse_scan_of = "mezo-1"
     with pytest.raises(LogError, match="entity/project/mezo-1"):
         ask(tmp_path)
@@ -226,9 +225,7 @@ def test_only_what_is_new_or_has_changed_is_read(cloud: Cloud, tmp_path: Path) -
     assert changed.set_index(["run_id", "step"]).loc[("mezo-4", 41), "train/loss"] == 0.125
 
 
-def test_errors_are_one_sentence(
-    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_are_one_sentence(cloud, tmp_path, monkeypatch):
     with pytest.raises(LogError, match=r"entity/elsewhere[^\n]*$"):
         ask(tmp_path, "entity/elsewhere")
     monkeypatch.delenv("WANDB_API_KEY")

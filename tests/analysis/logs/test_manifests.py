@@ -18,7 +18,7 @@ def current(*lines: dict[str, Any]) -> list[str]:
     return sorted(frame.loc[frame["current"], "run_id"])
 
 
-def test_runs_of_other_data_are_replaced_for_all_methods_and_seeds() -> None:
+def test_runs_of_other_data_are_replaced_for_all_methods_and_seeds():
     old = [line(f"{m}{s}", 1, optimizer=m, seed=s) for m in ("mezo", "bszo") for s in (0, 1)]
     new = line("new", 2, inputs={"task.path": "new"})
     assert current(*old, new) == ["new"]
@@ -28,14 +28,14 @@ def test_runs_of_other_data_are_replaced_for_all_methods_and_seeds() -> None:
     assert current(*old[:1], new | grid) == ["mezo0", "new"]
 
 
-def test_edited_code_replaces_the_methods_own_runs_alone() -> None:
+def test_edited_code_replaces_the_methods_own_runs_alone():
     old = [line(m, 1, optimizer=m) for m in ("mezo", "bszo")]
     edited = line("new", 2, seed=1, inputs={"task.path": "old", CODE: "x"})
     assert current(*old, edited) == ["bszo", "new"]
     assert current(*old, line("new", 2, seed=1, settings="b")) == ["bszo", "new"]
 
 
-def test_the_newest_line_of_a_cell_counts_and_a_comparison_never_mixes_changed_settings() -> None:
+def test_the_newest_line_of_a_cell_counts_and_a_comparison_never_mixes_changed_settings():
     assert current(line("a", 1), line("b", 2, steps=3)) == ["b"]
     names = {"arm": "mezo", "equivalence_margin": 0.1}, {"line": "mezo", "smallest": 0.1}
     assert current(line("a", 2, **names[0]), line("b", 1, **names[1])) == ["a"], (
@@ -47,6 +47,6 @@ def test_the_newest_line_of_a_cell_counts_and_a_comparison_never_mixes_changed_s
     assert current(*both) == ["b"]
 
 
-def test_a_run_is_one_cell_of_a_sweep_that_later_commands_extend_by_seeds() -> None:
+def test_a_run_is_one_cell_of_a_sweep_that_later_commands_extend_by_seeds():
     """The untrained run has no seed: each command names it under its own first one."""
     assert current(*(line("zero", day, seed=day, lr=0.0) for day in (1, 2, 3))) == ["zero"]

@@ -4,7 +4,6 @@ import json
 import math
 import struct
 import zlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ ACCURACIES = [0.5, 0.6, 0.55]
 
 
 @pytest.fixture(scope="module")
-def long_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def long_file(tmp_path_factory):
     """300 rows over several 32 KiB blocks."""
     rows = [
         {"step": step, "train/loss": 1 / (step + 3), **{f"optim/s{i}": step * i for i in range(8)}}
@@ -30,7 +29,7 @@ def long_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_reads_what_was_logged(long_file: Path) -> None:
+def test_reads_what_was_logged(long_file):
     run = read_run_file(long_file)
     assert (run.run_id, run.group, run.exit_code, run.torn_at) == ("abc", "quickstart", 0, None)
     rows = run.history.to_pylist()
@@ -44,7 +43,7 @@ def test_reads_what_was_logged(long_file: Path) -> None:
     assert not [key for key in {**run.config, **run.summary} if key.startswith("_")]
 
 
-def test_any_cut_is_readable(tmp_path: Path) -> None:
+def test_any_cut_is_readable(tmp_path):
     """Wherever the file ends: no exception, rows only grow, and up to `torn_at` the file is whole."""
     settings = {"optimizer": {"name": "mezo"}}
     path = write_run(tmp_path, "cut", settings, history(2, ACCURACIES)[:4], {"run/steps": 3})
@@ -61,7 +60,7 @@ def test_any_cut_is_readable(tmp_path: Path) -> None:
     assert set(counts) == {0, 1, 2, 3, 4}
 
 
-def test_damaged_byte_ends_the_reading(long_file: Path, tmp_path: Path) -> None:
+def test_damaged_byte_ends_the_reading(long_file, tmp_path):
     data = bytearray(long_file.read_bytes())
     data[len(data) // 2] ^= 1
     path = tmp_path / "run-abc.wandb"
@@ -80,7 +79,7 @@ def record(kind: str, values: dict[str, Any], nested: bool = True) -> Any:
     return made
 
 
-def test_layouts_that_the_client_does_not_write_today(tmp_path: Path) -> None:
+def test_layouts_that_the_client_does_not_write_today(tmp_path):
     """The last word on a key of the summary counts, and a step is a field or an item."""
     removal = pb.Record()  # type: ignore[attr-defined]
     removal.summary.remove.add().nested_key.append("b")

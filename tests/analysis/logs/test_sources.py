@@ -21,7 +21,7 @@ from tests.analysis.make_logs import config, cut_copy, history, predictions, sum
 ENDED = {"run/status": "finished"}
 
 
-def test_runs_and_history(quickstart: Path, tmp_path: Path) -> None:
+def test_runs_and_history(quickstart, tmp_path):
     frames = load([quickstart], tmp_path / "cache")
     runs = frames.runs.set_index("run_id")
     assert list(runs.index) == ["bszo-3", "bszo-4", "mezo-1", "mezo-4", "mezo-5", "zero"]
@@ -40,7 +40,7 @@ def test_runs_and_history(quickstart: Path, tmp_path: Path) -> None:
     assert frames.unidentified == ()
 
 
-def test_later_fragment_wins_per_step(tmp_path: Path) -> None:
+def test_later_fragment_wins_per_step(tmp_path):
     """A run killed at step 12, its file torn, continued from step 10 by another revision."""
     first = [*history(2, [0.5, 0.6], seed=1), {"step": 11, "train/loss": 9.0}]
     path = write_run(tmp_path / "first", "r", config("mezo", 1e-4), first, {})
@@ -120,16 +120,14 @@ ANEW = [
             id="made anew, the newest beginning"),
     ],
 )  # fmt: skip
-def test_of_several_fragments_of_a_run_the_right_one_counts(
-    fragments: list[Fragment], losses: list[float], count: int, duplicates: int
-) -> None:
+def test_of_several_fragments_of_a_run_the_right_one_counts(fragments, losses, count, duplicates):
     frames = merge(fragments)
     (run,) = frames.runs.to_dict("records")
     assert frames.history.one("r").get("train/loss", pd.Series()).tolist() == losses
     assert (run["status"], run["fragments"], run["duplicates"]) == ("finished", count, duplicates)
 
 
-def test_a_run_that_ended_without_a_whole_file_is_named(tmp_path: Path, capsys: Any) -> None:
+def test_a_run_that_ended_without_a_whole_file_is_named(tmp_path, capsys):
     ended = {"mezo-1": "finished", "mezo-2": "interrupted", "mezo-3": "collapsed"}
     for name, status in ended.items():
         (tmp_path / name).mkdir()
@@ -147,9 +145,7 @@ def test_a_run_that_ended_without_a_whole_file_is_named(tmp_path: Path, capsys: 
     assert "a copy" not in said
 
 
-def test_only_changed_files_are_read_again(
-    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_changed_files_are_read_again(logs, tmp_path, monkeypatch):
     read: list[str] = []
     of_file = sources.read_run_file
     monkeypatch.setattr(
@@ -172,9 +168,7 @@ def test_only_changed_files_are_read_again(
     assert "mezo-1" not in runs.index
 
 
-def test_committed_runs_have_their_cells_and_evaluations_beside_them(
-    quickstart: Path, tmp_path: Path
-) -> None:
+def test_committed_runs_have_their_cells_and_evaluations_beside_them(quickstart, tmp_path):
     frames = load([quickstart], tmp_path / "cache")
     run_id = frames.runs.loc[frames.runs["status"] == "finished", "run_id"].iloc[-1]
     cell = dict.fromkeys(("sweep", "model", "task", "optimizer", "precision"), "a")
@@ -191,7 +185,7 @@ def test_committed_runs_have_their_cells_and_evaluations_beside_them(
     assert filled["k"].tolist() == [2, 2]
 
 
-def test_another_file_is_refused(tmp_path: Path) -> None:
+def test_another_file_is_refused(tmp_path):
     (tmp_path / "a.parquet").write_text("no parquet")
     with pytest.raises(LogError, match=r"a.parquet"):
         load([tmp_path / "a.parquet"], tmp_path)

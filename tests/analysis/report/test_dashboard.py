@@ -14,7 +14,7 @@ dashboard = pytest.importorskip("analysis.report.dashboard", reason="needs the e
 
 
 @pytest.mark.process
-def test_every_key_is_logged_by_real_runs(tmp_path: Path) -> None:
+def test_every_key_is_logged_by_real_runs(tmp_path):
     asked = ["-m", "optimizer=bszo,hizoo", "lr=1e-4,1e30", "steps=2", "eval_every=1", "threads=1"]
     command = [sys.executable, "train.py", *asked, f"out={tmp_path}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

@@ -40,9 +40,7 @@ NUMBERS = [
     *("gain_points", "p_mcnemar", "p_mezo", "best_setting"),
 ]
 COLUMNS = ("model", "precision")
-LOGGED = [
-    *("test/labels", "best/test_predictions", "best/test_accuracy", "best/val_accuracy"),
-]
+LOGGED = [*("test/labels", "best/test_predictions", "best/test_accuracy", "best/val_accuracy")]
 
 
 def grid(keys, seeds, methods) -> pd.DataFrame:

@@ -49,7 +49,7 @@ def panels(figure: Figure) -> list[pd.DataFrame]:
     return [rows for _, rows in figure.frame.groupby(["panel", "quantity"], sort=False)]
 
 
-def test_thinning_keeps_every_spike() -> None:
+def test_thinning_keeps_every_spike():
     steps = np.arange(0, 1001)
     loss = np.where(steps > 0, 1.0, np.nan)
     loss[500], loss[700], loss[900] = 50.0, -3.0, np.inf
@@ -71,7 +71,7 @@ def test_a_training_loss_is_a_running_mean_of_five_pieces_that_leaves_no_value_o
     assert {*mean.columns} == {"step", "y"}, "no band"
 
 
-def test_a_mean_is_over_the_seeds_of_the_chosen_rate() -> None:
+def test_a_mean_is_over_the_seeds_of_the_chosen_rate():
     there = made("table1", lambda c: "finished" if c["task"] == "sst2" else "missing")
     figure = curves.validation(*there, "steps")
     panel, _ = panels(figure)  # accuracy and loss
@@ -80,14 +80,14 @@ def test_a_mean_is_over_the_seeds_of_the_chosen_rate() -> None:
     assert panel["method"].nunique() == len(lines(panel))
 
 
-def test_a_mean_ends_with_the_shortest_run() -> None:
+def test_a_mean_ends_with_the_shortest_run():
     long = pd.DataFrame({"step": [1.0, 2.0, 3.0], "loss": [1.0, 2.0, 3.0]})
     found = mean_over([long, 2 * long.iloc[:2].assign(step=long["step"] / 2)], "step", "loss")
     assert found["loss"].tolist() == [1.5, 3.0]
     assert (found["low"].tolist(), found["high"].tolist()) == ([1.0, 2.0], [2.0, 4.0])
 
 
-def test_runs_of_different_models_are_never_averaged() -> None:
+def test_runs_of_different_models_are_never_averaged():
     """Three models under one name, as user runs of `model.path` were: same method, rate and seed count."""
     seeds = expected(optimizer=["bszo"], seed=[0, 1, 2], run_id="run-{seed}")
     frames = made_frames(seeds)
@@ -99,7 +99,7 @@ def test_runs_of_different_models_are_never_averaged() -> None:
         assert max(len(runs.split()) for runs in drawn) == averaged
 
 
-def test_figure_1_marks_collapses_and_every_rate() -> None:
+def test_figure_1_marks_collapses_and_every_rate():
     there = made("figure1", lambda c: "collapsed" if c["lr"] == 5e-6 else "finished")
     figure = curves.loss_by_rate(*there)
     assert len(panels(figure)) == 7  # six methods, and all at their best
@@ -112,7 +112,7 @@ def test_figure_1_marks_collapses_and_every_rate() -> None:
     assert sum("←" in end for end in ends) == 1
 
 
-def test_every_method_has_a_colour_and_a_mark_of_its_own() -> None:
+def test_every_method_has_a_colour_and_a_mark_of_its_own():
     """All options of `optimizer` are in the table; what has no steps is a level, told apart by its dashes."""
     assert OPTIMIZERS.keys() | BASELINES.keys() <= set(METHODS)
     looks = [style.look(method) for method in METHODS]
@@ -135,7 +135,7 @@ def drawn(series: list[pd.DataFrame]) -> str:
     return vl_convert.vegalite_to_svg(specification(figure))
 
 
-def test_methods_keep_their_looks_in_every_panel_and_few_lines_are_named_at_their_ends() -> None:
+def test_methods_keep_their_looks_in_every_panel_and_few_lines_are_named_at_their_ends():
     """Panels share scales: one that lacks a method must not shift the others' colours."""
     text = drawn([*made_lines(["mezo", "bszo"], "A"), *made_lines(["bszo"], "B")])
     for colour, marks in {"#D55E00": 4, "#00326B": 2}.items():
@@ -144,7 +144,7 @@ def test_methods_keep_their_looks_in_every_panel_and_few_lines_are_named_at_thei
     assert ">A note.</text>" in text
 
 
-def test_a_text_that_is_moved_off_its_lines_end_has_a_leader_to_it() -> None:
+def test_a_text_that_is_moved_off_its_lines_end_has_a_leader_to_it():
     said = {"panel": "P", "quantity": "loss", "axis": "step"}
     close = [points(m, [1, 2], [1.0, y], **said) for m, y in (("mezo", 2.0), ("bszo", 2.001))]
     leader = r'"rule mark" transform="translate\([\d.]+,([\d.]+)\)" x2="([-\d.]+)" y2="([-\d.]+)"'
@@ -155,14 +155,14 @@ def test_a_text_that_is_moved_off_its_lines_end_has_a_leader_to_it() -> None:
     assert (widths > 5).all()
 
 
-def test_a_legend_of_many_lines_shows_the_level_dotted() -> None:
+def test_a_legend_of_many_lines_shows_the_level_dotted():
     text = drawn(made_lines(["mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b", "tezo"]))
     symbols = re.findall(r'<path[^>]*stroke-dasharray="2,2"[^>]*>', text)
     assert any('stroke="#000000"' in symbol for symbol in symbols)
     assert text.count(">zero-shot</text>") == text.count(">TeZO</text>") == 1
 
 
-def test_a_figure_is_drawn_again_only_when_its_data_change(tmp_path: Path) -> None:
+def test_a_figure_is_drawn_again_only_when_its_data_change(tmp_path):
     def draw(height: float) -> list[Path]:
         frame = points("mezo", [1, 2], [1.0, height], panel="P", quantity="loss", axis="step")
         return write(Figure("f", "T", frame, line_panels(frame)), tmp_path)
@@ -182,7 +182,7 @@ def test_a_figure_is_drawn_again_only_when_its_data_change(tmp_path: Path) -> No
     assert not re.findall(r'src="|href="http', html.read_text().partition("<script>")[0])
 
 
-def test_variants_of_one_method_share_a_panel_and_those_of_several_have_their_own() -> None:
+def test_variants_of_one_method_share_a_panel_and_those_of_several_have_their_own():
     ks = [{"optimizer.k": k, "optimizer.m": k + 1} for k in (8, 2)]
     for methods, panels_, names in (
         (["bszo"], {"SST-2"}, ["k = 2, m = 3", "k = 8, m = 9"]),

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.process  # several seconds
 
 
 @pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def undrawn(monkeypatch, tmp_path):
     """No pictures: their numbers are in the csv files."""
     for name in ("vegalite_to_svg", "javascript_bundle"):
         monkeypatch.setattr(vl_convert, name, lambda *_, **__: "")
@@ -36,9 +36,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)  # no runs in out/
 
 
-def test_the_tables_of_committed_runs_are_the_committed_tables(
-    undrawn: None, tmp_path: Path
-) -> None:
+def test_the_tables_of_committed_runs_are_the_committed_tables(undrawn, tmp_path):
     sweeps = dict.fromkeys(folder for folder in TABLES.values() if folder != "tables")
     assert main(["tables", *sweeps, "--results", str(tmp_path)]) == 0
     differ = [
@@ -51,8 +49,8 @@ def test_the_tables_of_committed_runs_are_the_committed_tables(
 
 @pytest.mark.parametrize("path", SETTINGS, ids=lambda path: path.stem)
 def test_the_settings_that_committed_tuning_runs_choose_are_the_committed_ones(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    path, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(comparison, "SETTINGS", tmp_path)
     study = path.stem.removesuffix("_tune_best")

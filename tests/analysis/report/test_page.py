@@ -5,14 +5,13 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from xml.etree import ElementTree
 
 import html5lib
 import numpy as np
 import pandas as pd
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from analysis.logs.frames import Frames
 from analysis.logs.history import History
@@ -43,7 +42,7 @@ def status(cell: dict) -> str:
 
 
 @pytest.fixture(scope="module")
-def text() -> str:
+def text():
     """A page with something of everything: cells measured, collapsed, interrupted and missing, and single runs.
 
     The quickstart is the newest sweep, one device would break a careless page.
@@ -67,7 +66,7 @@ def text() -> str:
 
 
 @pytest.fixture(scope="module")
-def tree(text: str) -> ElementTree.Element:
+def tree(text):
     parser = html5lib.HTMLParser(strict=True)  # raises at the first error
     return parser.parse(text)
 
@@ -81,20 +80,20 @@ def shown(node: ElementTree.Element) -> str:
     return "".join(node.itertext())
 
 
-def test_page_is_valid_and_ids_are_unique(tree: ElementTree.Element) -> None:
+def test_page_is_valid_and_ids_are_unique(tree):
     ids = Counter(node.get("id") for node in tree.iter() if node.get("id"))
     assert [name for name, count in ids.items() if count > 1] == []
     targets = {node.get("href", "")[1:] for node in tree.iter(f"{XHTML}a")}
     assert targets <= set(ids)
 
 
-def test_page_needs_no_network_and_is_small(text: str) -> None:
+def test_page_needs_no_network_and_is_small(text):
     assert len(text) < 5_000_000
     outside = text.partition("<script>")[0]
     assert re.findall(r'(?:src|href)="(?!#|data:,)[^"]*"|url\(|@import', outside) == []
 
 
-def test_what_was_run_comes_first(tree: ElementTree.Element) -> None:
+def test_what_was_run_comes_first(tree):
     """The newest sweep with its table, its curves and what has no end, before anything of the paper."""
     names = [node.get("id") for node in tree.iter(f"{XHTML}section")]
     assert names[:3] == ["newest", "sweeps", "single"]
@@ -110,26 +109,26 @@ def test_what_was_run_comes_first(tree: ElementTree.Element) -> None:
     assert "6 finished, 1 running or killed" in shown(next(tree.iter(f"{XHTML}header")))
 
 
-def test_text_of_logs_is_text(text: str, tree: ElementTree.Element) -> None:
+def test_text_of_logs_is_text(text, tree):
     assert "<img" not in text.replace("\\u003c", "<").partition("<script>")[0].replace(NASTY, "")
     assert NASTY in shown(part(tree, "runs-table"))
 
 
-def test_a_figure_says_what_each_line_is(tree: ElementTree.Element) -> None:
+def test_a_figure_says_what_each_line_is(tree):
     specs = [node.get("data-spec") for node in part(tree, "newest").iter() if node.get("data-spec")]
     rows = [row for spec in specs for of in json.loads(spec)["datasets"].values() for row in of]
     assert any("BSZO, lr 0.0001, run bszo-" in row.get("series", "") for row in rows)
 
 
 @pytest.fixture(scope="module")
-def address(text: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def address(text, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(text, encoding="utf-8")
     return path.as_uri()
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser():
     if CHROMIUM is None:
         pytest.skip("there is no chromium here: apt install chromium")
     with sync_playwright() as playwright:
@@ -139,7 +138,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
+def page(browser, address):
     """The page; whatever the browser complains about, or asks the network for, fails the test."""
     page = browser.new_page(viewport={"width": 1600, "height": 900})
     complaints: list[str] = []
@@ -161,7 +160,7 @@ def column(page: Page, table: str, i: int) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
-def test_page_fits_its_window(page: Page, width: int, scheme: str) -> None:
+def test_page_fits_its_window(page, width, scheme):
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})
     page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
@@ -180,7 +179,7 @@ def test_page_fits_its_window(page: Page, width: int, scheme: str) -> None:
     assert ink != ground
 
 
-def test_a_table_of_runs_fits_a_laptop_and_an_id_takes_two_lines_at_most(page: Page) -> None:
+def test_a_table_of_runs_fits_a_laptop_and_an_id_takes_two_lines_at_most(page):
     page.set_viewport_size({"width": 1280, "height": 900})
     page.evaluate("document.querySelectorAll('#runs details').forEach(part => part.open = true)")
     for table in ("single-runs", "runs-table"):
@@ -192,7 +191,7 @@ def test_a_table_of_runs_fits_a_laptop_and_an_id_takes_two_lines_at_most(page: P
         assert max(name.evaluate(ranges) for name in names) <= 2
 
 
-def test_tables_sort(page: Page) -> None:
+def test_tables_sort(page):
     page.evaluate("document.querySelectorAll('#runs details').forEach(part => part.open = true)")
     numbers = sorted(map(float, column(page, "runs-table", 9)))
     header = page.locator("#runs-table thead th").nth(9)  # validation accuracy
@@ -202,7 +201,7 @@ def test_tables_sort(page: Page) -> None:
         wait_for(lambda of=rows: [*map(float, column(page, "runs-table", 9))] == of, order, 10)
 
 
-def test_filters_work_together_without_a_script(page: Page) -> None:
+def test_filters_work_together_without_a_script(page):
     page.evaluate("document.querySelectorAll('#runs details').forEach(part => part.open = true)")
     everything = len(column(page, "runs-table", 0))
     page.select_option("#filter-model", label="OPT-13B")

@@ -1,7 +1,5 @@
 """The command that rebuilds the paper's tables, on cells of the real sweeps."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
@@ -23,15 +21,15 @@ STATUS = {
 
 
 def test_the_committed_runs_of_table_4_fill_it_where_no_runs_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)  # no path of data is relative to the working directory
     assert main(["paper", "--only", "4"]) == 0
     assert "Table  4  30 of 30 numbers from 15 of 15 runs" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     """The tables that such runs make."""
     place = tmp_path_factory.mktemp("table4")
     cells = manifests.cells(wanted := lines("table4"))
@@ -48,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "tables"
 
 
-def test_table_4_says_what_each_cell_is(made: Path) -> None:
+def test_table_4_says_what_each_cell_is(made):
     rows = pd.read_csv(made / "table4.csv").set_index(["model", "quantity", "method"]).sort_index()
     assert rows.loc[("opt-1.3b", "step_ms"), "here"].to_dict() == STATUS
     difference = rows.loc[("opt-1.3b", "step_ms", "mezo"), "difference"]
@@ -64,7 +62,7 @@ def test_table_4_says_what_each_cell_is(made: Path) -> None:
     assert "| here | 2.11 |" in ratios  # 19 / 9
 
 
-def test_conf_is_what_tables_6_to_10_print() -> None:
+def test_conf_is_what_tables_6_to_10_print():
     paper = load()
     sizes = paper_settings.splits(paper).frame
     assert (len(sizes), sizes["difference"].abs().max()) == (16, 0)
@@ -76,7 +74,7 @@ def test_conf_is_what_tables_6_to_10_print() -> None:
     assert set(bszo_b["measured"]) == {3.0}  # k + 1, and k comes from bszo.yaml
 
 
-def test_runs_of_mixed_values_are_kept(tmp_path: Path) -> None:
+def test_runs_of_mixed_values_are_kept(tmp_path):
     runs = pd.DataFrame({"run_id": ["a", "b", "c"], "note": ["x", 2, None], "lr": [1, 0.5, None]})
     kept = pd.read_parquet(write_runs(runs, tmp_path / "new"))
     assert kept["note"].dropna().tolist() == ['"x"', "2"]

@@ -27,7 +27,7 @@ def make(logs: Path, results: Path, *more: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def made(quickstart, tmp_path_factory):
     """The directory of the miniature sweep's tables and figures, and what was printed of them."""
     at, said = tmp_path_factory.mktemp("made"), io.StringIO()
     with redirect_stdout(said):
@@ -39,7 +39,7 @@ def records(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-def test_values_by_hand(made: tuple[Path, str]) -> None:
+def test_values_by_hand(made):
     """zero-shot gets examples 1-10 right, mezo 1-17, bszo 1-16: discordant 7 and 6, all one way."""
     zero, mezo, bszo = records(made[0] / "table.csv")
     assert {zero[key] for key in ("lr", "gain_points", "p_mcnemar")} == {""}
@@ -56,7 +56,7 @@ def test_values_by_hand(made: tuple[Path, str]) -> None:
     assert (mezo["forwards_to_best"], bszo["forwards_to_best"]) == ("40", "120")
 
 
-def test_unfinished_runs_are_marked(logs: Path, tmp_path: Path) -> None:
+def test_unfinished_runs_are_marked(logs, tmp_path):
     """hizoo has only an unfinished run, lozo has collapsed, mezo lacks one learning rate."""
     running = history(3, [0.5, 0.6])
     write_run(logs, "hizoo-4", config("hizoo", 1e-4), running, {})
@@ -80,7 +80,7 @@ def test_unfinished_runs_are_marked(logs: Path, tmp_path: Path) -> None:
     assert r"0.0001\textsuperscript{a}" in (directory / "table.tex").read_text()
 
 
-def test_several_settings_and_seeds_are_rows_of_one_table() -> None:
+def test_several_settings_and_seeds_are_rows_of_one_table():
     grid = expected(task=["rte", "sst2"], optimizer=["zero_shot", "mezo"], seed=[0, 1, 2])
     grid.loc[grid["optimizer"] == "zero_shot", "steps"] = 0
     lost = grid[(grid["task"] == "sst2") & (grid["seed"] > 0)].to_dict("records")
@@ -102,7 +102,7 @@ def test_several_settings_and_seeds_are_rows_of_one_table() -> None:
     assert [cell.text for cell in table.frame["collapsed"]] == ["0", "0", "0", "2"]
 
 
-def test_many_files_are_named_by_their_folder_and_first_figure(made: tuple[Path, str]) -> None:
+def test_many_files_are_named_by_their_folder_and_first_figure(made):
     directory, said = made
     files, first, page = said.splitlines()[-3:]
     found = [path for path in directory.parent.rglob("*") if path.is_file()]
@@ -111,9 +111,7 @@ def test_many_files_are_named_by_their_folder_and_first_figure(made: tuple[Path,
     assert page.endswith(": make report")
 
 
-def test_where_leaves_runs_out(
-    quickstart: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_leaves_runs_out(quickstart, tmp_path, capsys):
     directory = make(quickstart, tmp_path, "--where", "lr=1e-4")
     assert [row["method"] for row in records(directory / "table.csv")] == ["mezo", "bszo"]
     capsys.readouterr()
@@ -128,9 +126,7 @@ def test_where_leaves_runs_out(
     [([], "{}: no runs in it; --runs names others"),
      (["quickstar"], "there is no run of quickstar (did you mean quickstart?); there are runs of no sweep")],
 )  # fmt: skip
-def test_an_empty_directory_and_a_mistyped_sweep_are_said(
-    asked: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_directory_and_a_mistyped_sweep_are_said(asked, says, tmp_path, capsys):
     results = ["--results", str(tmp_path / "results")]
     assert main(["tables", *asked, "--runs", str(tmp_path), *results]) == 2
     assert capsys.readouterr() == ("", f"error: {says.format(tmp_path)}\n")
@@ -139,7 +135,7 @@ def test_an_empty_directory_and_a_mistyped_sweep_are_said(
 @pytest.mark.parametrize(
     "last", [["It was", "All in all it was"], ["", "a" * 90 + " b", "a" * 90 + " c"]]
 )
-def test_long_prompts_are_shown_from_where_they_differ(last: list[str]) -> None:
+def test_long_prompts_are_shown_from_where_they_differ(last):
     """In rows of methods, of the majority and of the grid; the second ones differ in their 91st character."""
     begin = "Read the review below and say whether its author liked the film. " * 6
     prompts = [{"task.prompt": f"{begin}{{text}} {end}"} for end in last]
@@ -155,14 +151,14 @@ def test_long_prompts_are_shown_from_where_they_differ(last: list[str]) -> None:
     assert len(made) == 2 * len(last)
 
 
-def test_a_prompt_with_a_line_break_stays_in_its_row() -> None:
+def test_a_prompt_with_a_line_break_stays_in_its_row():
     made = Table("t", ["prompt", "n"], [["{text}\nIt is", "1"]], caption=["a\r\nb"])
     assert "| {text}\\nIt is | 1 |\n\na\\r\\nb\n" in markdown(made)
 
 
 def test_a_tasks_own_measure_has_a_table_and_a_broken_sweep_leaves_the_others(
-    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    logs, tmp_path, capsys
+):
     """A completion's runs have no accuracy; the other sweep logs predictions that its accuracy contradicts.
 
     The status is that of what was asked for: 0 while something could be made.
@@ -188,7 +184,7 @@ def test_a_tasks_own_measure_has_a_table_and_a_broken_sweep_leaves_the_others(
     assert not (tmp_path / "r" / "tables").exists(), "no table of the paper has runs"
 
 
-def test_a_methods_best_setting_is_marked_and_tested_against_that_of_mezo() -> None:
+def test_a_methods_best_setting_is_marked_and_tested_against_that_of_mezo():
     """Of ε = 0.01 and 0.1 the second is better on validation; MyMethod gains 2, 3 and 4 points there."""
     variants = [{"optimizer.eps": 0.01}, {"optimizer.eps": 0.1}]
     grid = expected(optimizer=["mezo", "MyMethod"], seed=[0, 1, 2], variant=variants)
@@ -210,9 +206,7 @@ def test_a_methods_best_setting_is_marked_and_tested_against_that_of_mezo() -> N
     assert method_frame(last)["p_mezo"].isna().all(), "a run has not ended"
 
 
-def test_a_narrow_terminal_drops_whole_columns_and_names_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_narrow_terminal_drops_whole_columns_and_names_them(capsys):
     table = Table("t", ["method", "test accuracy", "passes"], [["MeZO", "14.25 ± 0.12", "1,234"]])
     show(table, Console(width=20))
     narrow = capsys.readouterr().out
@@ -223,7 +217,7 @@ def test_a_narrow_terminal_drops_whole_columns_and_names_them(
     assert "1,234" in capsys.readouterr().out
 
 
-def test_a_typed_sweeps_table_has_the_largest_classs_share() -> None:
+def test_a_typed_sweeps_table_has_the_largest_classs_share():
     grid = expected(optimizer=["mezo", "bszo"])
     frames = made_frames(grid)
     for command, last in (("sweep=s", ("BSZO", "60.5")), ("lr=1e-4", ("majority", "50.0"))):
@@ -234,7 +228,7 @@ def test_a_typed_sweeps_table_has_the_largest_classs_share() -> None:
         assert tuple(cell.text for cell in made[["method", "test %, n=400"]].iloc[-1]) == last
 
 
-def test_passes_of_backpropagation_are_said_to_be_forward_passes_alone() -> None:
+def test_passes_of_backpropagation_are_said_to_be_forward_passes_alone():
     """In the table's cells and below the figure over forward passes, and nowhere else."""
     grid = expected(optimizer=["mezo", "adam"])
     frames = made_frames(grid)

@@ -43,7 +43,7 @@ def setting(*runs: dict[str, Any]) -> dict[Any, Any]:
     return row
 
 
-def test_a_run_fills_its_cell_whatever_its_group() -> None:
+def test_a_run_fills_its_cell_whatever_its_group():
     killed = {"run_id": "mezo-1e-06-1", "status": "unfinished"}
     twice = run(1e-6, 2, 0.7, duplicates=2)
     rows = filled(run(1e-5, 1, 0.7, 0.65), killed, twice, collapsed(1e-5, 0)).set_index("run_id")
@@ -57,7 +57,7 @@ def test_a_run_fills_its_cell_whatever_its_group() -> None:
     assert np.isnan(rows.loc["mezo-1e-06-0", "test_accuracy"])
 
 
-def test_lr_is_chosen_once_by_the_mean_over_seeds() -> None:
+def test_lr_is_chosen_once_by_the_mean_over_seeds():
     """Seed 0 alone would take 1e-4, whose mean is lower; test accuracy would take 1e-6."""
     runs = [run(1e-6, s, 0.60, 0.99) for s in SEEDS]
     runs += [run(1e-5, s, v, t) for s, v, t in ((0, 0.7, 0.6), (1, 0.8, 0.7), (2, 0.75, 0.5))]
@@ -72,7 +72,7 @@ def test_lr_is_chosen_once_by_the_mean_over_seeds() -> None:
 
 
 @pytest.mark.parametrize(("column", "values"), [("macro_f1", (0.4, 0.6)), ("loss", (0.7, 0.5))])
-def test_what_chose_the_best_steps_chooses_the_rate(column, values) -> None:
+def test_what_chose_the_best_steps_chooses_the_rate(column, values):
     """1e-5 has the lower accuracy, and the better of what `task.select_by` names."""
     runs = [
         {**run(lr, s, accuracy), f"best/val_{column}": value}
@@ -82,7 +82,7 @@ def test_what_chose_the_best_steps_chooses_the_rate(column, values) -> None:
     assert setting(*runs)["lr"] == 1e-5
 
 
-def test_rates_are_compared_over_the_seeds_that_both_have() -> None:
+def test_rates_are_compared_over_the_seeds_that_both_have():
     """One finished seed of three at 0.74 does not beat three at 0.72; two rates with two seeds share seed 1."""
     killed = {"run_id": "mezo-0.0001-1", "status": "unfinished"}
     runs = [*(run(1e-5, s, 0.72) for s in SEEDS), run(1e-4, 0, 0.74), killed]
@@ -92,7 +92,7 @@ def test_rates_are_compared_over_the_seeds_that_both_have() -> None:
     assert setting(*runs)["lr"] == 1e-5
 
 
-def test_a_collapsed_run_counts_as_an_accuracy_of_0() -> None:
+def test_a_collapsed_run_counts_as_an_accuracy_of_0():
     """One collapse of three costs a rate its mean, and does not shut it out; all collapsed are never chosen."""
     better = [run(1e-4, s, 0.8) for s in (0, 1)] + [collapsed(1e-4, 2)]
     assert setting(*better, *(run(1e-5, s, 0.6) for s in SEEDS))["lr"] == 1e-5  # 0.6 against 0.53
@@ -102,7 +102,7 @@ def test_a_collapsed_run_counts_as_an_accuracy_of_0() -> None:
     assert (line["n"], line["collapsed"], line["lacking"]) == (2, 1, 3)
 
 
-def test_a_seed_without_a_run_at_the_chosen_rate_is_missing() -> None:
+def test_a_seed_without_a_run_at_the_chosen_rate_is_missing():
     """Tables of runs alone have no row for a cell that nobody ran."""
     cells = filled(*(run(lr, s, 0.7 - lr) for lr in (1e-5, 1e-4) for s in SEEDS))
     at = cells.set_index(["lr", "seed"]).index
@@ -110,7 +110,7 @@ def test_a_seed_without_a_run_at_the_chosen_rate_is_missing() -> None:
     assert (line["lr"], line["n"], line["seeds"]) == (1e-5, 2, 3)
 
 
-def test_variants_choose_for_themselves() -> None:
+def test_variants_choose_for_themselves():
     ks = [{"optimizer.k": k} for k in (2, 4)]
     runs = [run(1e-5, 0, 0.7, run_id='mezo-1e-05-0-{"optimizer.k": 2}')]
     runs += [run(1e-4, 0, 0.7, run_id='mezo-0.0001-0-{"optimizer.k": 4}')]
@@ -121,9 +121,7 @@ def test_variants_choose_for_themselves() -> None:
 @pytest.mark.parametrize(
     ("measure", "worst", "best"), [("perplexity", 9.0, 4.0), ("exact_match", 0.2, 0.5), ("reward", -9.0, -4.0)]
 )  # fmt: skip
-def test_a_tasks_own_measure_chooses_the_rate_and_a_collapsed_run_never_wins(
-    measure: str, worst: float, best: float
-) -> None:
+def test_a_tasks_own_measure_chooses_the_rate_and_a_collapsed_run_never_wins(measure, worst, best):
     def measured(lr: float, value: float) -> list[dict[str, Any]]:
         accuracy = {"best/val_accuracy": np.nan, "best/test_accuracy": np.nan}
         own = {f"best/val_{measure}": value, f"best/test_{measure}": value + 1}
@@ -135,7 +133,7 @@ def test_a_tasks_own_measure_chooses_the_rate_and_a_collapsed_run_never_wins(
     assert (found["val_mean"], found["test_mean"]) == (best, best + 1)
 
 
-def test_a_finished_run_without_its_numbers_lacks_and_takes_no_other_along() -> None:
+def test_a_finished_run_without_its_numbers_lacks_and_takes_no_other_along():
     bad = run(1e-5, 0, 0.9) | {"best/test_accuracy": np.nan}
     rows = filled(bad, run(1e-5, 1, 0.7)).set_index("run_id")
     assert rows.loc["mezo-1e-05-0", "status"] == "incomplete"
@@ -153,5 +151,5 @@ def test_a_finished_run_without_its_numbers_lacks_and_takes_no_other_along() -> 
         ("of_no_file", "sweep=of_no_file"),
     ],
 )
-def test_the_command_of_a_stage_names_its_sweeps_file(sweep: str, words: str) -> None:
+def test_the_command_of_a_stage_names_its_sweeps_file(sweep, words):
     assert command(sweep) == f"zo submit {words}"

@@ -40,7 +40,7 @@ def small(seeds: int) -> Paper:
     return replace(paper, cells=paper.cells[~(rates | runs)].reset_index(drop=True))
 
 
-def test_the_printed_tables_want_as_many_runs_as_the_sweeps_make() -> None:
+def test_the_printed_tables_want_as_many_runs_as_the_sweeps_make():
     runs = wanted(load())
     assert sum(runs.values()) == 1489
     sweeps = composed("table4", "table5_d")["sweep"].value_counts()
@@ -62,7 +62,7 @@ def table1(seeds: int = 5) -> pd.DataFrame:
     return expected("table1", "roberta-large", task=TASKS, optimizer=METHODS, seed=range(seeds))
 
 
-def test_mean_and_sample_std_over_seeds() -> None:
+def test_mean_and_sample_std_over_seeds():
     cells = table1()
     mezo = cells[(cells["task"] == "cb") & (cells["optimizer"] == "mezo")]["run_id"]
     accuracies = [0.80, 0.90, 0.85, 0.75, 0.95]
@@ -81,7 +81,7 @@ def test_mean_and_sample_std_over_seeds() -> None:
     assert "ᵃ most lack" in page
 
 
-def test_an_average_without_the_worst_task_is_not_the_best() -> None:
+def test_an_average_without_the_worst_task_is_not_the_best():
     """Equal scores, but MeZO lost TREC, everybody's worst: its average is the highest, and no reason for bold."""
     cells = table1(seeds=1)
     more = {"bszo": 0.02, "lozo": 0.01}
@@ -102,7 +102,7 @@ def test_an_average_without_the_worst_task_is_not_the_best() -> None:
     assert "leaves out trec, which collapsed" in page
 
 
-def test_every_printed_number_stands_in_its_table_once() -> None:
+def test_every_printed_number_stands_in_its_table_once():
     frame = made(table1(), {})
     for number in SWEEPS:
         shown: Counter[str] = Counter()
@@ -115,7 +115,7 @@ def test_every_printed_number_stands_in_its_table_once() -> None:
         assert shown == Counter(rows["printed"]), number
 
 
-def test_bold_waits_for_the_whole_column_and_for_every_seed() -> None:
+def test_bold_waits_for_the_whole_column_and_for_every_seed():
     cells = table1(seeds=2)
     score = {"mezo": 0.5, "mezo_adam": 0.9, "hizoo": 0.8, "lozo": 0.8, "bszo": 0.3, "bszo_b": 0.2}
     accuracies = {row.run_id: score[row.optimizer] for row in cells.itertuples()}
@@ -130,7 +130,7 @@ def test_bold_waits_for_the_whole_column_and_for_every_seed() -> None:
     assert set(frame[(frame["table"] == 1) & frame["here_bold"]]["task"]) == {*TASKS} - {"cb"}
 
 
-def test_ablations_take_their_own_sweep() -> None:
+def test_ablations_take_their_own_sweep():
     ours: Any = {"optimizer": ["bszo"]}
     ks = [{"optimizer.k": k} for k in (1, 2, 4, 8)]
     part_a = expected("table5_a", "opt-1.3b", task=["sst2", "rte"], variant=ks, **ours)
