@@ -195,7 +195,7 @@ def conf(own_conf, monkeypatch):
     return own_conf
 
 
-def test_a_method_of_ones_own_joins_by_its_name_is_tuned_and_gets_a_row(conf):
+def test_a_method_of_ones_own_joins_by_its_name_and_is_tuned(conf):
     with pytest.raises(arms.NotChosenError, match="--of compare_tune compare_tune_best"):
         Sweep.of(["sweep=compare"])
     assert sum(name == "mezo_clip" for name, *_ in named()) == 15
@@ -209,16 +209,7 @@ def test_a_method_of_ones_own_joins_by_its_name_is_tuned_and_gets_a_row(conf):
     with pytest.raises(arms.NotChosenError, match="mezo_clip"):
         Sweep.of(["sweep=compare"])
     chosen.to_csv(settings)
-    cells = composed("compare")
-    assert len(cells) == 20 * (len(every) - 1) + 1
-    frames = made_frames(cells, loss=lambda cell: 0.4 if cell["line"] == "mezo_clip" else 0.5)
-    cells["steps"] = cells["steps"].clip(upper=STEPS)
-    frame, table, figures = comparison("compare", fill(cells, frames.runs), frames)
-    row = frame.set_index("line").loc["mezo_clip"]
-    assert (row["seeds"], row["verdict"], row["tried"]) == (20, "better", 21)
-    assert row["gap"] == pytest.approx(-0.1, abs=1e-3)
-    assert "mezo_clip" in set(table.frame["line"].map(lambda cell: cell.text))
-    assert figures
+    assert len(composed("compare")) == 20 * (len(every) - 1) + 1
 
 
 def test_settings_are_those_that_the_recorded_runs_choose_and_no_stage_without_runs_chooses(

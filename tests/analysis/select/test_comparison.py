@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from io import StringIO
 
 import numpy as np
 import pandas as pd
@@ -274,12 +273,6 @@ def test_a_backward_pass_counts_as_two_and_a_budget_that_no_step_fits_is_not_mad
 
 
 def test_settings_are_written_for_complete_tuning_alone():
-    filled, frames = ended(cells({"mezo": "base"}), best_at(1e-4, 1e-3))
-    text = settings_file("next", filled, frames, "From runs.", best=2)
-    rows = pd.read_csv(StringIO(text), comment="#")
-    assert json.loads(rows["setting"][0]) == {"lr": 1e-4, "optimizer.eps": 1e-3}
-    assert (rows["seeds"] == 3).all()
-    assert len(rows) == 2
     filled, frames = ended(
         cells({"mezo": "base"}),
         best_at(1e-4, 1e-3),
