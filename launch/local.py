@@ -24,11 +24,7 @@ STARTS_WITHIN_S = 60.0
 def start(
     folder: Path, directories: Sequence[Path], profile: LocalProfile
 ) -> "subprocess.Popen[bytes]":
-    """Starts the process that makes the runs; it outlives this one and its terminal. SIGTERM stops it and its runs.
-
-    Raises:
-        LaunchError: If it does not start; its log says why.
-    """
+    """Starts the process that makes the runs, which outlives this one. Raises LaunchError if it does not start."""
     folder.mkdir(parents=True)
     names = [*map(str, directories)]
     plan = {"directories": names, "processes": profile.processes, "threads": profile.threads}

@@ -72,11 +72,7 @@ def written_since_given(directory: Path, name: str) -> bool:
 
 
 def queue(names: list[str]) -> dict[tuple[str, int], str]:
-    """Returns (job name, index in the array) and id of the jobs of these names that wait, run or come to an end.
-
-    Raises:
-        QueueError: If SLURM cannot be asked.
-    """
+    """Returns (job name, index in the array) -> id of the jobs in the queue. Raises QueueError if nobody can say."""
     if shutil.which("squeue") is None:
         raise QueueError("squeue is not on PATH here, and runs were given to SLURM")
     command = ["squeue", "--noheader", "--array", "--format=%i|%j|%K", f"--name={','.join(names)}"]

@@ -45,11 +45,7 @@ def check() -> None:
 
 
 def submit(groups: Sequence[Sequence[Path]], profile: SlurmProfile, name: str) -> str:
-    """Submits one job for each group of run directories, as one array; returns its id.
-
-    Raises:
-        LaunchError: If sbatch refuses, or would not pass the profile's variables on.
-    """
+    """Submits a job for each group of run directories, as one array; returns its id. Raises LaunchError without one."""
     asked = profile.sbatch.get("export", os.environ.get("SBATCH_EXPORT", "ALL"))
     if profile.environment and asked != "ALL":
         raise LaunchError(

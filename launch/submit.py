@@ -17,9 +17,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import track
-
 from launch import LaunchError, local, manifest, slurm
 from launch.profile import LocalProfile, Profile, SlurmProfile, profile_of, register
 from launch.records import Record
@@ -28,7 +25,7 @@ from launch.sweep import Run, Standing, Sweep, counted, standings
 from zo import config
 from zo.config import ConfigError, Problem, command_line
 from zo.config.presets import unknown_copies
-from zo.extras import alias, parser
+from zo.extras import alias, parser, progress
 from zo.run.signals import CTRL_C, INTERRUPTED
 from zo.run.store.directory import DirectoryError, freeze
 from zo.run.store.lock import held, holder
@@ -95,8 +92,7 @@ class Submission:
         return before
 
     def _give(self, runs: list[Run]) -> None:
-        shown = track(runs, "freezing", transient=True, disable=not Console().is_terminal)
-        directories = [freeze(run.cfg).absolute() for run in shown]
+        directories = [freeze(run.cfg).absolute() for run in progress(runs, "freezing")]
         now = time.time()
         if isinstance(self.profile, LocalProfile):
             folder = Path(self.profile.folder) / self.name

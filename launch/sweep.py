@@ -101,11 +101,8 @@ def recorded(path: Path | None) -> frozenset[str]:
         return frozenset()
     from pyarrow.parquet import read_table  # here: it is slow to import, and few sweeps need it
 
-    return frozenset(
-        read_table(path, columns=["run_id"], filters=[("status", "!=", "unfinished")])[
-            "run_id"
-        ].to_pylist()
-    )
+    ended = read_table(path, columns=["run_id"], filters=[("status", "!=", "unfinished")])
+    return frozenset(ended["run_id"].to_pylist())
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.logs.history import STEP, Rows
-from analysis.logs.progress import progress
+from zo.extras import progress
 
 VERSION = 4
 """Raised when a kept fragment means something else than before; others are then read anew."""
@@ -66,16 +66,10 @@ def read_changed(
     mapped: Callable[..., Iterable[Fragment]],
     words: str,
 ) -> list[Fragment]:
-    """The fragments of some origins: as they were kept, or read and kept where the origin has changed.
+    """The fragments of some origins: as they were kept in `directory`, or read and kept where the origin has changed.
 
-    Each is kept as soon as it is read, so that what was interrupted goes on where it was.
-
-    Args:
-        stamps: an origin's path or id -> what changes with it.
-        read: reads one origin.
-        directory: where fragments are kept.
-        mapped: as `map`, maybe several at a time.
-        words: what a progress bar says.
+    Each is kept as soon as it is read, so that what was interrupted goes on where it was. `stamps`: an origin's path or
+    id -> what changes with it. `mapped` works as `map`, maybe several at a time; `words` are a progress bar's.
     """
     kept = {origin: _kept(_path(directory, origin), stamp) for origin, stamp in stamps.items()}
     stale = [origin for origin, fragment in kept.items() if fragment is None]

@@ -20,11 +20,7 @@ Rows: TypeAlias = Path | pa.Table
 
 
 class History:
-    """What the runs logged, step by step.
-
-    Args:
-        rows: run id -> the rows of its fragments, in the order in which a later one overrules an earlier one.
-    """
+    """What the runs logged, step by step: run id -> the rows of its fragments, of which later ones overrule earlier."""
 
     def __init__(self, rows: Mapping[str, Sequence[Rows]]):
         self.rows = {run_id: tuple(rows[run_id]) for run_id in sorted(rows)}
@@ -39,13 +35,8 @@ class History:
     def one(self, run_id: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """The rows of one run, each step once; none of a run that nobody knows.
 
-        Args:
-            run_id: its id.
-            columns: keys, as `train/loss`; None for all. A key that the run did not log is a column of NaN.
-
-        Returns:
-            `run_id`, `step` (int64), then the columns as asked, or in alphabetical order; sorted by step. NaN where a
-            row lacks a key. Of two rows of one step the later fragment's stays.
+        `run_id`, `step` (int64), then the columns as asked, as `train/loss`, or all in alphabetical order; sorted by
+        step. NaN where a row lacks a key. Of two rows of one step the later fragment's stays.
         """
         parts = [_read(rows, columns) for rows in self.rows.get(run_id, ())]
         empty = pd.DataFrame({STEP: pd.Series(dtype="int64")})
@@ -72,8 +63,7 @@ def _read(rows: Rows, columns: Sequence[str] | None) -> pd.DataFrame:
 def evaluations(history: pd.DataFrame, by: str = "accuracy") -> pd.DataFrame:
     """The rows of a run's history with a validation accuracy, or with a loss, which runs that train rewards have alone.
 
-    Returns:
-        `step`, `forwards`, `minutes` (of steps), `accuracy` (fraction), `loss` (nats, or minus the reward).
+    `step`, `forwards`, `minutes` (of steps), `accuracy` (fraction), `loss` (nats, or minus the reward).
     """
     rows = history.reindex(columns=["step", *EVALUATED])
     forwards = rows["train/forwards"].where(rows["step"] > 0, 0.0)

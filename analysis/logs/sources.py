@@ -34,9 +34,7 @@ FILES_PER_TASK = 4
 def load(sources: Sequence[str | Path], cache_dir: Path) -> Frames:
     """All runs that some sources have; see `analysis.logs.frames` for what comes back.
 
-    Args:
-        sources: directories, projects and files of committed runs.
-        cache_dir: where run files and W&B's answers are kept as parquet, so that only what has changed is read again.
+    In `cache_dir` run files and W&B's answers are kept as parquet, so that only what has changed is read again.
     """
     directories, projects, files = split(sources)
     found = _read_files(directories, cache_dir)

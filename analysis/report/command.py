@@ -15,7 +15,6 @@ import pandas as pd
 
 from analysis.logs import committed, sources
 from analysis.logs.frames import Frames
-from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError
 from analysis.paper import printed_numbers
 from analysis.paper.printed_numbers import TABLES
@@ -28,6 +27,7 @@ from analysis.select.cells import ROOT, fill, notes, typed
 from analysis.select.comparison import settings_file
 from analysis.select.paper_cells import BEHIND, SWEEPS
 from analysis.select.provenance import foot
+from zo.extras import progress
 
 DEFAULT_RUNS = ["out"]
 RESULTS, MEASURED = Path("results/local"), ROOT / "results" / "measured"
@@ -85,11 +85,7 @@ class Call:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line asks for and print where its files are.
-
-    Returns:
-        The exit code: 2, after one sentence on stderr, if logs cannot be used.
-    """
+    """Do what the command line asks for and print where its files are; the exit code, 2 if logs cannot be used."""
     asked = _parser().parse_args(argv)
     try:
         print(*summary([*asked.work(Call(asked))]), sep="\n")

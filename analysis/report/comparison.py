@@ -82,14 +82,14 @@ def comparison(
     tunes = (cells.groupby("line")["lr"].nunique() > 1).any()
     counts, why = ended_frame(cells)
     if why and not tunes:
-        return counts, _counts_table(title, counts, [why, *below]), []
+        return counts, Table.of(title, counts, COUNTS, caption=[why, *below]), []
     if not (runs["steps"] > 0).any():
         return runs, Table(title, ["line"], caption=["No run that trains has ended.", *below]), []
     if tunes:
         by, words = criterion_of(cells)
         frame = choices(runs[runs["steps"] > 0], by=by).sort_values("loss", ignore_index=True)
         said = [TUNED.format(what[0][0].lower() + what[0][1:], words), *below]
-        return frame, _tuning_table(title, frame, said), []
+        return frame, Table.of(title, frame, TUNING, names=2, caption=said), []
     chosen = _chosen(sweep)
     frame = lines_frame(runs, cells)
     for key, missing in (("edge", ""), ("tie", ""), ("tried", 0)):
@@ -175,6 +175,22 @@ def _with_half(name: str, form: str) -> Callable[[Row], Cell]:
     return cell
 
 
+def _line(row: Row) -> str:
+    return line_label(row["line"])
+
+
+COUNTS: dict[str, Column] = {"line": _line, "ended": ("ended", ".0f"), "runs": ("runs", ".0f")}
+"""How many runs of each line have ended: the columns of `ended_frame`."""
+TUNING: dict[str, Column] = {
+    "line": _line,
+    "setting": _setting,
+    "loss": ("loss", ".4f"),
+    "seeds": ("seeds", ".0f"),
+    "runs": ("tried", ".0f"),
+}
+"""What the tuning runs chose: the columns of `choices`."""
+
+
 def _interval(row: Row) -> Cell:
     ends = (number(row[key], "+.4f").text for key in ("low", "high"))
     return Cell(" to ".join(ends) if pd.notna(row["low"]) else "")
@@ -189,7 +205,7 @@ def _table(
     caption = [TO_LEVEL.format(base)] * bool(levels) + caption
     known = [key for key in evaluated(frame) if key != AT_END]
     columns: dict[str, Column] = {
-        "line": lambda row: line_label(row["line"]),
+        "line": _line,
         "setting": _setting,
         "tuning runs": ("tried", ".0f"),
         "seeds": lambda row: Cell(
@@ -215,27 +231,4 @@ def _table(
         columns["macro F1 %"] = _with_half("macro_f1", ".1f")
     facets = [{"method": line.partition(",")[0]} for line in frame["line"]]
     more: dict[str, Any] = {"breaks": [int((frame["role"] != OTHER).sum())], "facets": facets}
-    rows = frame.to_dict("records")
-    return Table.of(title, rows, columns, names=2, caption=caption, name=name, **more)
-
-
-def _tuning_table(title: str, frame: pd.DataFrame, caption: list[str]) -> Table:
-    """What the tuning runs chose: the frame of `choices`."""
-    columns: dict[str, Column] = {
-        "line": lambda row: line_label(row["line"]),
-        "setting": _setting,
-        "loss": ("loss", ".4f"),
-        "seeds": ("seeds", ".0f"),
-        "runs": ("tried", ".0f"),
-    }
-    return Table.of(title, frame.to_dict("records"), columns, names=2, caption=caption)
-
-
-def _counts_table(title: str, frame: pd.DataFrame, caption: list[str]) -> Table:
-    """How many runs of each line have ended: the frame of `ended_frame`."""
-    columns: dict[str, Column] = {
-        "line": lambda row: line_label(row["line"]),
-        "ended": ("ended", ".0f"),
-        "runs": ("runs", ".0f"),
-    }
-    return Table.of(title, frame.to_dict("records"), columns, caption=caption)
+    return Table.of(title, frame, columns, names=2, caption=caption, name=name, **more)

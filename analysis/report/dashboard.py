@@ -17,7 +17,7 @@ import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 
 from analysis.logs.cloud import as_log_error
-from analysis.report.figures.histories import SIGNALS
+from analysis.report.figures.curves import SIGNALS
 from analysis.report.markdown import write_texts
 
 FORWARDS, ACCURACY, BEST = "train/forwards", "eval/val_accuracy", "best/test_accuracy"
@@ -35,13 +35,7 @@ METHOD, RATE = "optimizer.name", "lr"
 
 
 def make(entity: str, project: str, directory: Path | None) -> list[str] | list[Path]:
-    """Make the workspace at W&B, or write what would be sent; where it is.
-
-    Args:
-        entity: W&B's user or team.
-        project: its project.
-        directory: where a dry run writes; None sends.
-    """
+    """Make the workspace at W&B, or write what would be sent into a directory, which sends nothing; where it is."""
     with as_log_error("W&B did not take the workspace"):
         made = workspace(entity, project)
         if directory is None:

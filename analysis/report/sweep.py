@@ -142,8 +142,8 @@ def method_table(cells: pd.DataFrame, frame: pd.DataFrame, frames: Frames, name:
             "lr", "g", lambda row: [LACKING] * (row["lacking"] > 0) + [EDGE] * row["at_edge"]
         ),
         "best step": _known("best_step", ",.0f"),
-        heading(f"val. {unit}", "val_n"): lambda row: _score(row, "val_accuracy", digits),
-        heading(f"test {unit}", "test_n"): lambda row: _score(row, "test_accuracy", digits),
+        heading(f"val. {unit}", "val_n"): _known("val_accuracy", digits),
+        heading(f"test {unit}", "test_n"): _known("test_accuracy", digits),
         "95 % interval": _interval,
         "gain, points": _known("gain_points", "+.1f"),
         "p": _known("p_mcnemar", ".2g"),
@@ -158,10 +158,9 @@ def method_table(cells: pd.DataFrame, frame: pd.DataFrame, frames: Frames, name:
             "collapsed": ("collapsed", ".0f"),
             "GiB": _known("peak_gib", ".2f"),
         }
-    records = frame.to_dict("records")
     return Table.of(
         f"{cells['sweep'].iloc[0]}: every method at its best learning rate",
-        records,
+        frame,
         columns,
         names=1 + len(_differing(frame)),
         caption=[*_caption(cells, frames, frame), *[MARKED] * settings, *notes(cells, frames)],
@@ -176,15 +175,14 @@ def grid_table(cells: pd.DataFrame, frame: pd.DataFrame) -> Table:
         "method": lambda row: method_label(row["method"]),
         **_names(frame),
         "lr": ("lr", "g"),
-        f"val. {_unit(frame)}": lambda row: _score(row, "val_accuracy", ".1f"),
-        f"test {_unit(frame)}": lambda row: _score(row, "test_accuracy", ".1f"),
+        f"val. {_unit(frame)}": _known("val_accuracy", ".1f"),
+        f"test {_unit(frame)}": _known("test_accuracy", ".1f"),
         "best step": _known("best_step", ",.0f"),
         "status": _became,
     }
     said = "→ is the chosen learning rate, * a collapsed run, – one that has not finished."
-    known: dict[str, Any] = {"names": 1 + len(_differing(frame)), "caption": [said]}
     title = f"{cells['sweep'].iloc[0]}: every learning rate tried"
-    return Table.of(title, frame.to_dict("records"), columns, **known)
+    return Table.of(title, frame, columns, names=1 + len(_differing(frame)), caption=[said])
 
 
 def _runs(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
@@ -266,31 +264,27 @@ def _factor(row: Row) -> int:
     return 1 if row["measure"] in OF_UNIT else 100
 
 
-def _score(row: Row, key: str, digits: str) -> Cell:
-    """A value of the row's measure."""
-    factor = _factor(row)
-    return _cell(row, key, digits if factor == 100 else ".4g", factor)
-
-
-def _cell(row: Row, key: str, form: str, factor: float = 1, notes: tuple[str, ...] = ()) -> Cell:
+def _cell(row: Row, key: str, form: str, notes: tuple[str, ...] = ()) -> Cell:
     """A number of a finished run, or the mark of why there is none."""
     if row["status"] != "finished":
         lost = row["status"] == "collapsed"
         return Cell(COLLAPSED if lost else ABSENT, kind="collapsed" if lost else "missing")
     if row["method"] in UNTRAINED and key in OF_TRAINING:
         return Cell(ABSENT)
-    spread = row.get(key.replace("accuracy", "std")) if "accuracy" in key else None
-    known = {"tail": f" ± {factor * spread:.2f}" if pd.notna(spread) else "", "notes": notes}
+    if "accuracy" not in key:
+        return number(row[key], form, notes=notes)
+    factor, spread = _factor(row), row.get(key.replace("accuracy", "std"))
+    known = {"tail": f" ± {factor * spread:.2f}" if pd.notna(spread) else ""}
     if key == "test_accuracy":
         known |= {"runs": row.get("run_ids", ""), "kind": "measured"}
-    return number(row[key], form, factor, **known)
+    return number(row[key], form if factor == 100 else ".4g", factor, **known)
 
 
 def _known(
     key: str, form: str, notes: Callable[[Row], Iterable[str]] = lambda row: ()
 ) -> Callable[[Row], Cell]:
     """What makes the cell of a number of a finished run, with its notes."""
-    return lambda row: _cell(row, key, form, notes=tuple(notes(row)))
+    return lambda row: _cell(row, key, form, tuple(notes(row)))
 
 
 def _interval(row: Row) -> Cell:

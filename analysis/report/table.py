@@ -4,7 +4,7 @@ A `Table` is a data frame of `Cell`s. A cell knows its value, the text that show
 no renderer reads numbers out of text. Footnotes get their letters when a table is rendered.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from textwrap import wrap
@@ -69,19 +69,15 @@ class Table:
 
     @classmethod
     def of(
-        cls, title: str, records: Iterable[Row], columns: Mapping[str, Column], **more: Any
+        cls, title: str, frame: pd.DataFrame, columns: Mapping[str, Column], **more: Any
     ) -> "Table":
-        """A table with a row per record.
+        """A table with a row per row of a frame.
 
-        Args:
-            title: one line.
-            records: mappings, as those of `frame.to_dict("records")`.
-            columns: heading -> the key of words; key, format and maybe factor of a number (see `number`); or what makes
-                the cell of a record.
-            **more: of the table.
+        `columns`: heading -> the key of words; key, format and maybe factor of a number (see `number`); or what makes
+        the cell of a row.
         """
         rows: list[Sequence[Cell | str]] = [
-            [_made(row, column) for column in columns.values()] for row in records
+            [_made(row, column) for column in columns.values()] for row in frame.to_dict("records")
         ]
         return cls(title, list(columns), rows, **more)
 
@@ -134,7 +130,7 @@ def _as_cell(made: Cell | str) -> Cell:
 
 
 def _made(row: Row, column: Column) -> Cell | str:
-    """The cell of one record, see `Table.of`."""
+    """The cell of one row, see `Table.of`."""
     if callable(column):
         return column(row)
     if isinstance(column, str):
@@ -143,14 +139,7 @@ def _made(row: Row, column: Column) -> Cell | str:
 
 
 def number(value: Any, form: str, factor: float = 1.0, **more: Any) -> Cell:
-    """A cell with a number; a dash without one.
-
-    Args:
-        value: a number, None or NaN.
-        form: a format specification, as ".2f".
-        factor: that the shown number is larger by, as 100 for per cent.
-        **more: of the cell.
-    """
+    """A cell with a number as `form` has it, as ".2f", times `factor`, as 100 for per cent; a dash for None and NaN."""
     if value is None or pd.isna(value):
         return Cell(ABSENT, **more)
     shown = factor * float(value)

@@ -305,17 +305,17 @@ def _mean(runs: pd.DataFrame, key: str, name: str) -> pd.DataFrame:
 
 def _gaps(runs: pd.DataFrame, other: pd.Series) -> pd.Series:
     """Each run's loss minus that of the run of line `other` with the same seed and examples, NaN without one."""
-    theirs = runs.set_index(["line", "seed"])[AT_END].rename("theirs")
-    beside = runs.assign(line=other).join(theirs, on=["line", "seed"])["theirs"]
-    return runs[AT_END] - beside.where((other != runs["line"]) & _same_examples(runs, other))
+    gaps = runs[AT_END] - _theirs(runs, other)[AT_END]
+    return gaps.where((other != runs["line"]) & _same_examples(runs, other))
+
+
+def _theirs(runs: pd.DataFrame, other: Any) -> pd.DataFrame:
+    """What the run of line `other` with the same seed says, beside each run; NaN without one."""
+    of_line = runs.set_index(["line", "seed"])[[AT_END, "labels", "test_n"]]
+    return runs[["seed"]].assign(line=other).join(of_line, on=["line", "seed"])
 
 
 def _same_examples(runs: pd.DataFrame, other: Any) -> pd.Series:
     """Whether each run was tested on the examples of the run of line `other` with the same seed, as far as logged."""
-    told = ["labels", "test_n"]
-    theirs = runs.set_index(["line", "seed"])[told].add_suffix("_theirs")
-    both = runs.assign(line=other).join(theirs, on=["line", "seed"])
-    unlike = [
-        both[k].ne(both[f"{k}_theirs"]) & both[[k, f"{k}_theirs"]].notna().all(axis=1) for k in told
-    ]
-    return ~(unlike[0] | unlike[1])
+    own, theirs = (frame[["labels", "test_n"]] for frame in (runs, _theirs(runs, other)))
+    return ~(own.ne(theirs) & own.notna() & theirs.notna()).any(axis=1)

@@ -18,28 +18,21 @@ from analysis.stats.inference import paired_estimates
 
 
 class Arrival(NamedTuple):
-    """When a run reaches a level.
+    """When a run reaches a level."""
 
-    Attributes:
-        passes: Forward passes until then; the budget of a run that does not reach it.
-        reached: Whether it does.
-        after: Forward passes of the evaluation before it; 0 where the first one is at or below the level already.
-        at_end: Whether the last evaluation alone is at or below the level, which nothing confirms.
-    """
-
-    passes: float
-    reached: bool
-    after: float
-    at_end: bool
+    passes: float  # Forward passes until then; the budget of a run that does not reach it
+    reached: bool  # Whether it does
+    after: float  # Forward passes of the evaluation before it; 0 where the first one is at or below the level
+    at_end: (
+        bool  # Whether the last evaluation alone is at or below the level, which nothing confirms
+    )
 
 
 def passes_to(curve: pd.DataFrame, level: float, budget: float) -> Arrival:
-    """Returns when a run reaches `level`.
+    """Returns when a run reaches `level`, nats.
 
-    Args:
-        curve: One run's evaluations: `forwards` (forward passes so far) and `loss` (nats, NaN reaches nothing).
-        level: L, nats.
-        budget: Forward passes of the whole run.
+    `curve` has its evaluations: `forwards` (forward passes so far) and `loss` (nats, NaN reaches nothing). `budget` is
+    the forward passes of the whole run.
     """
     ordered = curve.sort_values("forwards")
     below, at = ordered["loss"].to_numpy() <= level, ordered["forwards"].to_numpy(float)
@@ -54,8 +47,7 @@ def passes_to(curve: pd.DataFrame, level: float, budget: float) -> Arrival:
 def area(curve: pd.DataFrame) -> float:
     """Returns the mean loss over the logarithm of forward passes, by the trapezoid rule, nats.
 
-    Args:
-        curve: One run's evaluations behind the first step: `forwards` > 0 and `loss`, two rows at least.
+    `curve` has a run's evaluations behind the first step: `forwards` > 0 and `loss`, two rows at least.
     """
     ordered = curve.sort_values("forwards")
     at, loss = np.log(ordered["forwards"].to_numpy(float)), ordered["loss"].to_numpy(float)

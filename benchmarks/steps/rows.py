@@ -127,8 +127,8 @@ def tables(rows: pd.DataFrame) -> Iterator[Table]:
             "noise": "noise",
             **{head: of for head, of in NUMBERS.items() if shown[of[0]].notna().any()},
         }
-        name, records = title(group.iloc[0]), shown.to_dict("records")
-        yield Table.of(name, records, columns, names=3, caption=[_remark(group)])
+        name = title(group.iloc[0])
+        yield Table.of(name, shown, columns, names=3, caption=[_remark(group)])
 
 
 def _compared(group: pd.DataFrame) -> pd.DataFrame:

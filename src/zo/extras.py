@@ -4,7 +4,11 @@ import argparse
 import io
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 """Signals that ask a process to stop."""
@@ -34,6 +38,32 @@ def add_model(to: argparse.ArgumentParser) -> None:
     """Adds the options of a command that makes a run's model again."""
     to.add_argument("--model", metavar="PATH", help="where the base model is, if not where it was")
     to.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+
+
+def in_time(call: Callable[[], object], seconds: float) -> object:
+    """Returns what a call returns or raises, None after so many seconds: to look up a name has no time limit."""
+    found: list[object] = []
+
+    def called() -> None:
+        try:
+            found.append(call())
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=called, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else None
+
+
+def progress(items: Iterable[T], words: str, total: float | None = None) -> Iterable[T]:
+    """Returns items that a bar on the terminal's stderr counts; `total` where they do not say how many they are."""
+    from rich.console import Console  # here: the library needs no bar
+    from rich.progress import track
+
+    there = Console(stderr=True)
+    hidden = not there.is_terminal
+    return track(items, words, total=total, console=there, transient=True, disable=hidden)
 
 
 def unusable(package: str, error: ImportError) -> str:

@@ -159,11 +159,8 @@ def line_panels(
 ) -> Any:
     """A panel per `panel` and `quantity`, with one legend for the lines that are not named at their ends.
 
-    Args:
-        frame: see the module.
-        view: the heights that all panels show; None for those of each panel's own lines.
-        decades: whether heights that span decades are drawn on a logarithmic scale.
-        size: width and height of a panel; None for panels that fill the sheet.
+    All panels show the heights of `view`, without it each those of its own lines; with `decades` on a logarithmic scale
+    where they span some. `size` is of a panel; None fills the sheet.
     """
     frame = _named(frame)
     columns = columns_of(frame.groupby(["panel", "quantity"]).ngroups)

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.logs.history import History, evaluations
 from analysis.paper.names import line_label
-from analysis.report.figures.curves import band
+from analysis.report.figures.curves import band, mean_over
 from analysis.report.figures.drawing import (
     PASSES,
     SHARE,
@@ -17,7 +17,6 @@ from analysis.report.figures.drawing import (
     looks,
     points,
 )
-from analysis.report.figures.histories import mean_over
 from analysis.select.comparison import BASE, SHARED, budget_of, evaluated
 
 MOST_NAMED = 8  # lines of a figure with the memory of each

@@ -10,7 +10,6 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from analysis.logs.frames import Frames
-from analysis.logs.progress import progress
 from analysis.logs.run_file import LogError
 from analysis.paper.names import method_order
 from analysis.paper.printed_numbers import TABLES, Paper
@@ -23,6 +22,7 @@ from analysis.report.paper_tables import build as paper_tables
 from analysis.report.sweep import method_frame, method_table
 from analysis.report.table import Table
 from analysis.select.paper_cells import wanted as wanted_runs
+from zo.extras import progress
 
 HERE = Path(__file__).parent
 Block: TypeAlias = Any

@@ -74,13 +74,13 @@ RUN: dict[str, Column] = {
 def runs_table(runs: pd.DataFrame, title: str, name: str = "") -> Table:
     """One row per run, whatever became of it."""
     named = runs.reindex(columns=list(COLUMNS.values())).fillna("")
-    records = runs.assign(**named.set_axis(list(COLUMNS), axis=1)).to_dict("records")
-    facets = [{key: row[key] for key in LABELS} for row in records]
+    frame = runs.assign(**named.set_axis(list(COLUMNS), axis=1))
+    facets = frame[[*LABELS]].to_dict("records")
     caption = [
         "A run without an exit code goes on, or was killed. `ms per step` is the median; on a CPU, memory is the whole "
         "process's."
     ]
-    return Table.of(title, records, RUN, name=name, caption=caption, facets=facets)
+    return Table.of(title, frame, RUN, name=name, caption=caption, facets=facets)
 
 
 def _status(row: Row) -> Cell:

@@ -237,11 +237,8 @@ def help_text() -> str:
 def runs(overrides: Sequence[str], multirun: bool = False) -> list[RunConfig]:
     """Returns the configuration of every run that the overrides ask for, in the order in which they would run.
 
-    For programs: the last of several values of one key counts.
-
-    Args:
-        overrides: As typed: `optimizer=bszo,mezo`, `lr=1e-6`, `sweep=quickstart`.
-        multirun: Whether `-m` was given; a sweep file can ask for it, too.
+    For programs: the last of several values of one key counts. Overrides are as typed: `optimizer=bszo,mezo`,
+    `sweep=quickstart`. `multirun`: whether `-m` was given; a sweep file can ask for it, too.
 
     Raises:
         ConfigError: With every problem of every run, each once.

@@ -70,12 +70,7 @@ def broken_files(directory: Path) -> list[Problem]:
 
 
 class Composer:
-    """Composes the configurations of a directory with `config.yaml` and groups of options.
-
-    Attributes:
-        loader: Hydra's.
-        groups: Names of the groups of options.
-    """
+    """Composes the configurations of a directory with `config.yaml` and groups of options, by Hydra's `loader`."""
 
     def __init__(self, directory: Path):
         with initialize_config_dir(str(directory), version_base="1.3"):
@@ -124,11 +119,7 @@ class Composer:
 
 
 def _set(cfg: DictConfig, override: Override) -> None:
-    """Sets, adds (`+`, `++`) or removes (`~`) one value, as Hydra does.
-
-    Raises:
-        HydraException, OmegaConfBaseException: If there is no such key, or it takes no such value.
-    """
+    """Sets, adds (`+`, `++`) or removes (`~`) one value, as Hydra does, and raises as it does."""
     key, value = str(override.key_or_group), override.value()
     if override.package is not None:
         raise ConfigCompositionException(f"{override.input_line}: there is no such group")

@@ -143,12 +143,8 @@ def read_also(task: TaskConfig) -> list[tuple[str, str]]:
     try:
         also = TaskConfig(**task.also)
         if also.own_measure:
-            return [
-                (
-                    "also.measure",
-                    "must be a named measure: the code of a function is the run's own task's",
-                )
-            ]
+            right = "must be a named measure: the code of a function is the run's own task's"
+            return [("also.measure", right)]
         return [(f"also.{key}", right) for key, right in also.problems()]
     except TypeError as error:  # a value of another type
         return [("also", f"must have values as conf/task: {error}")]

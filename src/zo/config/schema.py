@@ -65,11 +65,7 @@ def _optimizers() -> dict[str, type[MethodConfig]]:
 
 
 def to_run_config(cfg: DictConfig) -> RunConfig:
-    """Turns a composed configuration into a `RunConfig` with its learning rate resolved.
-
-    Raises:
-        ConfigError: Naming every key that is missing, of the wrong type, out of range or does not fit another one.
-    """
+    """Turns a composed configuration into a checked `RunConfig`. Raises ConfigError naming every key that is wrong."""
     try:
         run = OmegaConf.to_object(cfg)
     except MissingMandatoryValue:
@@ -223,11 +219,7 @@ def to_yaml(run: RunConfig) -> str:
 
 
 def from_yaml(text: str) -> RunConfig:
-    """Returns the configuration that `to_yaml` wrote.
-
-    Raises:
-        ConfigError: If something else wrote it; every key that is missing, unknown or out of range is named.
-    """
+    """Returns the configuration that `to_yaml` wrote. Raises ConfigError naming every key that is wrong."""
     try:
         given = yaml.safe_load(text)
     except yaml.YAMLError as error:

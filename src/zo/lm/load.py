@@ -208,11 +208,7 @@ def _listed(names: list[str]) -> str:
 
 
 def random_weights(cfg: ModelConfig, dtype: torch.dtype, device: torch.device) -> Loaded:
-    """Returns an architecture with random weights and the tokenizer of reviews-tiny.
-
-    Raises:
-        ModelError: If the architecture cannot be built.
-    """
+    """Returns an architecture with random weights and reviews-tiny's tokenizer. Raises ModelError if it has none."""
     from transformers import AutoConfig
 
     tokenizer = stand_in(cfg)

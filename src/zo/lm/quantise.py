@@ -71,11 +71,7 @@ class QuantisedLinear(nn.Linear):
 
 
 def quantise(model: Any, bits: str) -> str:
-    """Replaces the linear layers except for the head, one by one; returns a sentence about their memory.
-
-    Raises:
-        ModelError: If torchao is missing, or no layer can be quantised.
-    """
+    """Replaces the linear layers but the head; returns a sentence about memory. Raises ModelError if none can be."""
     before, total, head = weight_bytes(model), count(model), model.get_output_embeddings()
     quantised = 0
     for parent in list(model.modules()):

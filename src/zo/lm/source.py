@@ -16,11 +16,7 @@ CHATTY = ("torchao", "torch.utils._pytree", "accelerate.big_modeling")
 
 
 def source_of(cfg: ModelConfig) -> tuple[str, dict[str, Any]]:
-    """Returns the source of a model and arguments for loading it: local files only, or a hub's revision.
-
-    Raises:
-        ModelError: If it does not exist.
-    """
+    """Returns a model's source and how to load it: local files only, or a hub's revision. May raise ModelError."""
     path = present(cfg)
     with explained(cfg):
         if cfg.gguf_file is not None:
@@ -38,11 +34,7 @@ def source_of(cfg: ModelConfig) -> tuple[str, dict[str, Any]]:
 
 
 def present(cfg: ModelConfig) -> str:
-    """Returns `model.path` as a path or hub id. Neither asks the hub nor imports torch.
-
-    Raises:
-        ModelError: If it is a path, or in a pip package, and does not exist.
-    """
+    """Returns `model.path` as a path or hub id, without asking the hub. Raises ModelError if a path does not exist."""
     try:
         return package_files.existing(cfg.path)
     except FileNotFoundError as error:

@@ -76,11 +76,7 @@ def adopt_orphans() -> None:
 
 
 def enter() -> bool:
-    """Moves this process into new namespaces; the one of processes begins with its next child.
-
-    Returns:
-        Whether the kernel permitted it.
-    """
+    """Moves this process into new namespaces, of processes from its next child on; whether the kernel permits it."""
     user, group = os.getuid(), os.getgid()
     if _call("unshare", NEW_USER | NEW_PID | NEW_IPC) != 0:
         return False
@@ -116,8 +112,7 @@ def limit(memory_gib: float, namespaces: bool) -> None:
 def confine(scratch: str, namespaces: bool) -> dict[str, bool]:
     """Drops privileges, those in `namespaces`, too, and blocks sockets and writing outside of `scratch`.
 
-    Returns:
-        Which barriers are in force: `processes`, `network`, `files`.
+    Returns which barriers are in force: `processes`, `network`, `files`.
     """
     _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if namespaces:

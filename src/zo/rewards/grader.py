@@ -34,12 +34,8 @@ TOKEN = 16
 def main(requests: int, replies: int, run: int) -> NoReturn:
     """Starts the grader, and waits for its end.
 
-    This process runs no reward function. It adopts what the grader leaves, and kills it when grader or run ends.
-
-    Args:
-        requests: File descriptor that requests come from: first the settings, see `zo.rewards.pool.Setup`.
-        replies: File descriptor that the answers go to.
-        run: The run's process.
+    This process runs no reward function. It adopts what the grader leaves, and kills it when grader or `run` ends.
+    Requests come from a file descriptor, first the settings, see `zo.rewards.pool.Setup`. Answers go to another.
     """
     for number in OF_THE_RUN:
         signal.signal(number, _ignore)
@@ -68,12 +64,8 @@ def serve(
 ) -> NoReturn:
     """Rates texts until there are no more requests; then ends the process.
 
-    Args:
-        requests: File descriptor that requests come from: a function's index and a `Request`, pickled.
-        replies: File descriptor that the answers go to.
-        setup: See `zo.rewards.pool.Setup`.
-        token: Of the first answer.
-        namespaces: Whether the process is in new namespaces.
+    Requests are a function's index and a `Request`, pickled. `token` is of the first answer; `namespaces`: whether the
+    process is in new ones.
     """
     signal.signal(RUN_ENDED, signal.SIG_DFL)
     os.register_at_fork(after_in_child=_heed_signals)

@@ -75,27 +75,20 @@ class Tally:
         truncated: int,
     ) -> None:
         """Adds rated texts, of these rows of their file: their lengths in tokens, and how many were truncated."""
-        self.texts += len(texts)
-        self.tokens += sum(lengths)
-        self.truncated += truncated
-        self.unrated += ratings.totals.count(None)
-        for name, values in ratings.values.items():
-            self.values.setdefault(name, []).extend(v for v in values if v is not None)
-        for name, numbers in ratings.metrics.items():
-            self.metrics.setdefault(name, []).extend(numbers)
-        for failure in ratings.failures:
-            self.counts[failure.kind] += 1
-            if len(self.events) < MOST_EVENTS:
-                told = {"row": rows[failure.index], "text": texts[failure.index][:SHOWN]}
-                what = {"function": failure.function, "error": failure.kind, "said": failure.said}
-                self.events.append({**told, **what})
-        self.counts["printed"] += len(ratings.printed)
-        self.counts["left"] += ratings.left
-        self.counts["dropped"] += ratings.dropped
-        self.printed = self.printed or "".join(ratings.printed[:1])
+        failures, first = ratings.failures, "".join(ratings.printed[:1])
+        counts = Counter(failure.kind for failure in failures)
+        counts.update(printed=len(ratings.printed), left=ratings.left, dropped=ratings.dropped)
+        events = [
+            {"row": rows[f.index], "text": texts[f.index][:SHOWN]}
+            | {"function": f.function, "error": f.kind, "said": f.said}
+            for f in failures[:MOST_EVENTS]
+        ]
+        values = {name: [v for v in of if v is not None] for name, of in ratings.values.items()}
+        sizes = len(texts), sum(lengths), truncated, ratings.totals.count(None)
+        self.add(Tally(*sizes, values, ratings.metrics, counts, events, first))
 
     def add(self, other: Tally) -> None:
-        """Adds the tally of another process."""
+        """Adds another tally, as that of another process."""
         self.texts += other.texts
         self.tokens += other.tokens
         self.truncated += other.truncated

@@ -317,11 +317,7 @@ def _frozen(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def find_device(name: str) -> torch.device:
-    """Returns the device that a name stands for; `auto` is the GPU if there is one, and a GPU for each process.
-
-    Raises:
-        DeviceError: If this machine does not have it.
-    """
+    """Returns the device of a name; `auto` is a GPU if there is one, one per process. May raise DeviceError."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto" and count > 1 and started_together():
         return torch.device("cuda", local_rank() % count)

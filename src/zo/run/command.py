@@ -21,28 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Shared:
-    """What the last run of a multirun left.
+    """What the last run of a multirun left."""
 
-    Attributes:
-        encoded: Splits, by all that their tokens come from.
-        states: Hidden states of frozen blocks, by all that they come from.
-        wandb_failed: Whether W&B could not be logged to; it is not tried again.
-    """
-
+    # Splits, and hidden states of frozen blocks, each by all that they come from
     encoded: dict[str, list[Encoded]] = field(default_factory=dict)
     states: dict[str, KeptStates] = field(default_factory=dict)
-    wandb_failed: bool = False
+    wandb_failed: bool = False  # Whether W&B could not be logged to; it is not tried again
 
 
 def make(cfg: RunConfig, directory: Path | None = None) -> int:
-    """Makes one run, and says on stderr what stopped it.
+    """Makes one run, says on stderr what stopped it, and returns the exit status.
 
-    Returns:
-        The exit status: 0 the run has ended, 2 it cannot be made as configured, 75 another process has it, 130 Ctrl-C
-        twice.
-
-    Raises:
-        Interrupted: If a signal asked to stop; its exit status is 143, after Ctrl-C 130.
+    0 the run has ended, 2 it cannot be made as configured, 75 another process has it, 130 Ctrl-C twice. Raises
+    Interrupted if a signal asked to stop; its exit status is 143, after Ctrl-C 130.
     """
     Screen().say(describe(cfg))
     import_wandb(cfg.tracking.mode)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 
 from zo.config import RunConfig
 from zo.distributed.agreement import check_same, code_digest
-from zo.distributed.processes import Processes, ProcessesError, ProcessLostError, is_loss
+from zo.distributed.processes import Processes, ProcessesError, is_loss
 from zo.lm.config import ModelError
 from zo.run.assembly import Session
 from zo.run.command import Shared
@@ -40,29 +40,18 @@ class Start:
     shared: Shared
     told: bool = False
 
-    def begin(self, directory: Path) -> None:
-        """Sends the run's directory."""
-        self._send({"directory": str(directory.resolve())})
-
-    def end(self, status: dict[str, Any] | None = None, problem: str | None = None) -> None:
-        """Sends that there is nothing to do, unless the run began."""
-        with suppress(ProcessLostError):
-            self._send({"status": status, "problem": problem})
-
-    def wait(self) -> Path | dict[str, Any]:
-        """Returns the run's directory, or the status of a run that has ended. Raises ProcessesError without either."""
-        told = self.processes.exchange(None)[0]
-        if "directory" in told:
-            return Path(told["directory"])
-        if told["problem"] is not None:
-            raise ProcessesError(told["problem"])
-        status: dict[str, Any] = told["status"]
-        return status
-
-    def _send(self, told: dict[str, Any]) -> None:
+    def tell(self, what: Path | dict[str, Any] | ProcessesError) -> None:
+        """Sends the run's directory, the status of a run that has ended, or why there is neither; only the first."""
         if not self.told:
             self.told = True
-            self.processes.exchange(told)
+            self.processes.exchange(what)
+
+    def wait(self) -> Path | dict[str, Any]:
+        """Returns, on the other processes, what process 0 tells. Raises ProcessesError if that is one."""
+        found: Path | dict[str, Any] | ProcessesError = self.processes.exchange(None)[0]
+        if isinstance(found, ProcessesError):
+            raise found
+        return found
 
 
 def check_start(processes: Processes, cfg: RunConfig) -> None:
@@ -159,11 +148,7 @@ def notes(processes: Processes, cfg: RunConfig, session: Session) -> Iterator[st
 
 @contextmanager
 def losing() -> Iterator[None]:
-    """Turns the loss of a process, also within a forward pass of sharded tensors, or of a file into an interruption.
-
-    Raises:
-        Lost: If another process ended or did not answer, or a file of offloaded weights was removed or changed.
-    """
+    """Turns the loss of a process, or of a file of offloaded weights that was removed or changed, into Lost."""
     try:
         yield
     except RuntimeError as error:

@@ -77,11 +77,7 @@ _SIZES: dict[str, Sizes] = {}
 
 
 def sizes_of(cfg: RunConfig) -> Sizes:
-    """Returns a model's numbers, by its own config.json, or by conf/model for a path that is written there.
-
-    Raises:
-        ModelError: If neither is here.
-    """
+    """Returns a model's numbers, by its config.json, or by conf/model for a path there. May raise ModelError."""
     model = cfg.model
     if model.weights == "pretrained" and not model.gguf_file:
         here = False

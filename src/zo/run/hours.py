@@ -44,12 +44,9 @@ def kind_of(run: RunConfig) -> Hashable:
 def step_times(
     runs: Iterable[tuple[RunConfig, Path]], typed: Mapping[str, float], formula: bool = True
 ) -> dict[Hashable, StepTime | None]:
-    """Returns the time of each kind of runs; None where it is unknown.
+    """Returns the time of each kind of runs, by those of them that have ended; None where it is unknown.
 
-    Args:
-        runs: With their directories; those that have ended measured it.
-        typed: Method, or ANY, -> milliseconds where no run has measured them.
-        formula: Whether the formula may be used, which takes some seconds.
+    `typed`: method, or ANY, -> milliseconds where no run has measured them. The `formula` takes some seconds.
     """
     of_kind: dict[Hashable, RunConfig] = {}
     measured: dict[Hashable, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))

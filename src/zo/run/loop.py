@@ -36,7 +36,7 @@ from zo.run.store.rows import (
     usable_rows,
     write_rows,
 )
-from zo.run.totals import TIE, Summary, Totals, characters, ending_of
+from zo.run.totals import TIE, Summary, Totals, characters
 from zo.tasks import Encoded
 from zo.tasks.examples import batch_indices
 from zo.tasks.measures import CHOOSING, LOSS
@@ -128,7 +128,7 @@ class Run:
             WeightsDifferError: If the weights of the processes differ.
         """
         cfg, session, totals = self.cfg, self.session, self.totals
-        best, ending = totals.best, ending_of(cfg, totals)
+        best, ending = totals.best, totals.ending(cfg.patience)
         first = totals.made + 1 if cfg.steps else 0  # without steps: one evaluation, at 0
         for step in range(first, cfg.steps + 1):
             if ending is not None:
@@ -170,7 +170,7 @@ class Run:
                 if self.log is not None:
                     self.log.write(step, {k: v for k, v in row.items() if k != "step"})
             if ending is None:
-                ending = ending_of(cfg, totals)
+                ending = totals.ending(cfg.patience)
                 if step > 0:
                     if step == first + TIMED - 1:
                         self._estimate()
@@ -393,7 +393,7 @@ def _as_configured(cfg: RunConfig, rows: Sequence[Row]) -> list[Row]:
     totals = Totals()
     kept: list[Row] = []
     for row in rows:
-        if ending_of(cfg, totals) is not None:
+        if totals.ending(cfg.patience) is not None:
             break
         if not evaluates(cfg, row["step"]):
             row = {key: of for key, of in row.items() if not key.startswith(OF_EVALUATION)}

@@ -36,23 +36,13 @@ WIDE = 200  # Columns of the table in a pipe or file
 
 @dataclass
 class Multirun:
-    """Different runs, in order.
-
-    Attributes:
-        runs: Their configurations.
-        named: What differs between them, a mapping per run.
-        keys: All that differs.
-        summaries: Of those that have ended, by position.
-        errors: Of those that failed, one sentence each, by position.
-        elsewhere: Those that another process makes, by position.
-        shared: What each run leaves for the next.
-    """
+    """Different runs, in order; what became of each stands by its position."""
 
     runs: Sequence[RunConfig]
-    summaries: dict[int, dict[str, Any]] = field(default_factory=dict)
-    errors: dict[int, str] = field(default_factory=dict)
-    elsewhere: set[int] = field(default_factory=set)
-    shared: Shared = field(default_factory=Shared)
+    summaries: dict[int, dict[str, Any]] = field(default_factory=dict)  # Of those that have ended
+    errors: dict[int, str] = field(default_factory=dict)  # A sentence for each that failed
+    elsewhere: set[int] = field(default_factory=set)  # Those that another process makes
+    shared: Shared = field(default_factory=Shared)  # What each run leaves for the next
 
     def __post_init__(self) -> None:
         self.files = [input_files(cfg) for cfg in self.runs]
@@ -61,11 +51,7 @@ class Multirun:
         self.keys = list(dict.fromkeys(key for names in self.named for key in names))
 
     def run(self) -> int:
-        """Makes all runs.
-
-        Returns:
-            0 if all ended, 1 if one or more failed; 143 or 130 if they were stopped.
-        """
+        """Makes all runs; returns 0 if all ended, 1 if one or more failed, 143 or 130 if they were stopped."""
         screen = Screen()
         differ = f"; they differ in {', '.join(self.keys)}" if self.keys else ""
         screen.say(f"{_count(len(self.runs))}, one after the other{differ}")

@@ -18,13 +18,10 @@ SPLITS = ("train", "validation", "test")
 
 
 def add_reference(cfg: RunConfig, directory: Path, session: Session) -> bytes | None:
-    """Gives every pair its reference, before the first step is made or replayed.
+    """Gives every pair its reference, before the first step is made or replayed; returns the file's new text, or None.
 
     Process 0 reads the file. Numbers of a missing or torn file, or of other data or weights, are computed anew.
     `Inputs` has the numbers' digest, so a run's later starts refuse others.
-
-    Returns:
-        The file's new content; None if it has its content.
     """
     scorer = session.scorer
     assert isinstance(scorer, PreferenceScorer)

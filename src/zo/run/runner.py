@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zo.config import RunConfig, describe, notes, probe_note
 from zo.distributed.agreement import Watch, WeightsDifferError
-from zo.distributed.processes import ProcessesError, join
+from zo.distributed.processes import ProcessesError, ProcessLostError, join
 from zo.lm.config import ModelError
 from zo.lm.scoring.candidates import CandidateScorer
 from zo.record.trajectory import TrajectoryError
@@ -62,19 +62,12 @@ UNUSABLE = (
 def run(cfg: RunConfig, directory: Path | None = None, shared: Shared | None = None) -> Summary:
     """Makes one run, goes on with it where it was interrupted, or finds that it has ended; returns its summary.
 
-    Args:
-        cfg: Checked configuration.
-        directory: Of a run that is frozen; None finds or makes the one of the configuration.
-        shared: What earlier runs of a multirun left; takes what this one leaves.
+    `directory` is of a run that is frozen; None finds or makes the one of the checked configuration. `shared` has what
+    earlier runs of a multirun left, and takes what this one leaves.
 
     Raises:
-        TaskError, ModelError: If data or weights cannot be had as configured.
-        TrajectoryError: If the weights of an interrupted run cannot be made again here.
-        DirectoryError: If the run's directory cannot be written or is of another run.
-        DeviceError: If this machine does not have the device.
-        InputsError: If data, weights or noise are not those that the run began with.
+        One of UNUSABLE: If the run cannot be made as configured.
         LockedError: If another process is making this run.
-        ProcessesError: If the processes that were started together cannot make the run.
         Interrupted: If a signal asked to stop or another process ended; what was made is saved.
     """
     with losing():
@@ -85,13 +78,16 @@ def run(cfg: RunConfig, directory: Path | None = None, shared: Shared | None = N
         with signals.requests() as requests, losing():
             begun = start.wait()
             return begun if isinstance(begun, dict) else _attempt(cfg, begun, requests, start)
+    told: Summary | ProcessesError = ProcessesError("stopped")
     try:
-        status = _lead(cfg, directory, start)
-    except BaseException as error:
-        start.end(problem=str(error) if isinstance(error, Exception) else "stopped")
+        told = status = _lead(cfg, directory, start)
+        return status
+    except Exception as error:
+        told = ProcessesError(str(error))
         raise
-    start.end(status)
-    return status
+    finally:
+        with suppress(ProcessLostError):
+            start.tell(told)
 
 
 def _lead(cfg: RunConfig, directory: Path | None, start: Start) -> Summary:
@@ -143,7 +139,7 @@ def _attempt(cfg: RunConfig, directory: Path, requests: Requests, start: Start) 
     """Makes what is missing of a run whose directory is held."""
     processes = start.processes
     if processes.leads:
-        start.begin(directory)
+        start.tell(directory.resolve())
     memory.release()  # of the run before
     scratch = directory / f"{OFFLOADED}-{processes.rank}"
     shutil.rmtree(scratch, ignore_errors=True)  # of a start that was killed

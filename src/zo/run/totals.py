@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from zo.config import RunConfig
 from zo.run.store.rows import Row
 from zo.tasks import Encoded
 from zo.tasks.measures import CHOOSING, NAMED, Measure, in_row
@@ -112,6 +111,12 @@ class Totals:
             if f"time/{kind}_s" in row:
                 times.append(row[f"time/{kind}_s"])
 
+    def ending(self, patience: int | None) -> Summary | None:
+        """Returns the ending of a run whose patience is over."""
+        if patience is None or self.best.evaluations_since < patience:
+            return None
+        return {"run/status": "finished", "run/stop_reason": "patience"}
+
     def summary(self) -> Summary:
         """Returns steps, forward passes and median times, ms."""
         medians = {
@@ -126,13 +131,6 @@ class Totals:
             **({} if self.ties is None else {"run/ties": self.ties}),
             **medians,
         }
-
-
-def ending_of(cfg: RunConfig, totals: Totals) -> Summary | None:
-    """Returns the ending of a run whose patience is over."""
-    if cfg.patience is not None and totals.best.evaluations_since >= cfg.patience:
-        return {"run/status": "finished", "run/stop_reason": "patience"}
-    return None
 
 
 def characters(indices: list[int]) -> str:

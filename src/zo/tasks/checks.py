@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zo.tasks.config import TaskConfig, TaskError
@@ -138,46 +138,43 @@ def _text(task: TaskConfig, example: Example) -> str:
     return render(task, example) + fill(completion or "", example.fields, "completion")
 
 
-def _glued(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
-    """Returns a warning if a letter or digit of the prompt directly precedes one of the completion."""
+def _glued(task: TaskConfig, examples: Sequence[Example]) -> Iterator[str]:
+    """Yields a warning if a letter or digit of the prompt directly precedes one of the completion."""
     found = []
     for example in examples:
         prompt = render(task, example)
         answer = fill(str(task.completion), example.fields, "completion")
         if prompt[-1:].isalnum() and answer[:1].isalnum():
             found.append((example.row, f"{prompt[-10:]}{answer[:10]}"))
-    if not found:
-        return []
-    return [
-        f"task.prompt: {len(found)} of {len(examples)} prompts and completions have no space between them (row"
-        f" {found[0][0]}: {found[0][1]!r}); {typed('completion', f' {task.completion}')} adds one"
-    ]
+    if found:
+        yield (
+            f"task.prompt: {len(found)} of {len(examples)} prompts and completions have no space between them (row"
+            f" {found[0][0]}: {found[0][1]!r}); {typed('completion', f' {task.completion}')} adds one"
+        )
 
 
-def _empty_turns(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
-    """Returns a warning if a message of the assistant is empty."""
+def _empty_turns(task: TaskConfig, examples: Sequence[Example]) -> Iterator[str]:
+    """Yields a warning if a message of the assistant is empty."""
     from zo.tasks.conversations import is_empty
 
     turns = ((e.row, turn) for e in examples for turn in e.fields[str(task.messages)] or ())
     rows = [row for row, turn in turns if turn["role"] == "assistant" and is_empty(turn)]
-    if not rows:
-        return []
-    return [
-        f"task.messages: {len(rows)} turns of the assistant are empty (the first in row {min(rows)}, counted from 0);"
-        " fill or remove them"
-    ]
+    if rows:
+        yield (
+            f"task.messages: {len(rows)} turns of the assistant are empty (the first in row {min(rows)}, counted from"
+            " 0); fill or remove them"
+        )
 
 
-def _untrained_turns(task: TaskConfig, examples: Sequence[Example]) -> list[str]:
-    """Returns how many earlier messages of the assistant the training texts have that are not trained."""
+def _untrained_turns(task: TaskConfig, examples: Sequence[Example]) -> Iterator[str]:
+    """Yields how many earlier messages of the assistant the training texts have that are not trained."""
     turns = [e.fields[str(task.messages)] for e in examples]
     count = sum(t["role"] == "assistant" for of in turns for t in of[:-1])
-    if task.kind != "completion" or task.turns == "all" or not count:
-        return []
-    return [
-        f"task.turns=last: {count} earlier messages of the assistant in {len(turns)} training conversations are not"
-        " trained; task.turns=all trains them in the same pass"
-    ]
+    if task.kind == "completion" and task.turns != "all" and count:
+        yield (
+            f"task.turns=last: {count} earlier messages of the assistant in {len(turns)} training conversations are not"
+            " trained; task.turns=all trains them in the same pass"
+        )
 
 
 def preview(

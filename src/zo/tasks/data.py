@@ -24,11 +24,7 @@ TEST_SEED = 0  # "at most 1,000 test examples, seed 0": the same ones whatever t
 
 
 def complete(task: TaskConfig) -> tuple[TaskConfig, list[str]]:
-    """Returns the task completed from the data, and a sentence about each thing that was found.
-
-    Raises:
-        TaskError: If the data cannot be loaded or something cannot be found in them.
-    """
+    """Returns the task completed from the data, and a sentence about each thing found. May raise TaskError."""
     if task.generated_by():
         return task, [f"{task.path}: problems and scorer of reasoning-gym, prompt {task.prompt!r}"]
     if not _incomplete(task):
@@ -328,12 +324,11 @@ def _index(task: TaskConfig, value: Any) -> int | None:
     if task.labels is not None:
         if value in task.labels and not isinstance(value, Written):
             return task.labels.index(value)
-        labels: list[Any] = [shown(label) for label in task.labels]
-        if (key := shown(value)) not in labels:
-            labels, key = [*map(same, task.labels)], same(value)
-        if key not in labels:  # True of Python's csv writer is true
-            labels, key = [*map(plain, task.labels)], plain(value)
-        return labels.index(key) if labels.count(key) == 1 else None
+        for form in (shown, same, plain):  # the last, since Python's csv writer has True for true
+            labels, key = [*map(form, task.labels)], form(value)
+            if key in labels:
+                return labels.index(key) if labels.count(key) == 1 else None
+        return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, str) and value.strip().isdecimal():

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from zo.extras import unusable
+from zo.extras import progress, unusable
 from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.examples import Example, Splits
 from zo.tasks.reading import MISSING_PACKAGE
@@ -62,53 +61,38 @@ def load_generated(task: TaskConfig) -> Splits:
     if task.train_set_seed >= MOST_SETS:
         raise TaskError(f"task.train_set_seed={task.train_set_seed}: must be below {MOST_SETS}")
     states = np.random.get_state(), random.getstate()  # noqa: NPY002  a few tasks draw from them
-    seen: set[str] = set()
-    found = {}
+    found: dict[str, list[Example]] = {name: [] for name in sizes}
     try:
-        with _progress(sum(sizes.values())) as made:
-            for number, (name, size) in enumerate(sizes.items()):
-                base = APART * (number + (task.train_set_seed if name == "train" else 0))
-                found[name] = _split(task, name, base, size, seen, made)
-                seen |= {str(e.columns["question"]) for e in found[name]}
+        every = _examples(task, sizes)
+        for name, example in progress(every, "generating problems", sum(sizes.values())):
+            found[name].append(example)
     finally:
         np.random.set_state(states[0])  # noqa: NPY002
         random.setstate(states[1])
     return Splits(**found)
 
 
-@contextmanager
-def _progress(problems: int) -> Iterator[Callable[[], None]]:
-    """Shows a progress bar on a terminal; yields a function to call after each problem."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-        bar = bars.add_task("generating problems", total=problems)
-        yield lambda: bars.advance(bar)
-
-
-def _split(
-    task: TaskConfig, split: str, base: int, size: int, taken: set[str], made: Callable[[], None]
-) -> list[Example]:
-    """Returns examples with new questions; in evaluation splits each question once."""
+def _examples(task: TaskConfig, sizes: Mapping[str, int]) -> Iterator[tuple[str, Example]]:
+    """Yields splits and their examples with new questions; in evaluation splits each question once."""
     named = [*task_columns(task), task.references, task.messages]
     columns = [name for name in named if name is not None]
-    examples: list[Example] = []
-    seen = set(taken)
-    for number, item in _items(task, base, size):
-        question = str(item["question"])
-        if question not in seen:
-            if split != "train":
-                seen.add(question)
-            examples.append(_example(task, columns, number, item))
-            made()
-            if len(examples) == size:
-                return examples
-    raise TaskError(
-        f"task.{split}_size={size}: {ROUNDS * size} tries found {len(examples)} new questions of {task.name}; give"
-        " less, or task.options with more different problems"
-    )
+    taken: set[str] = set()
+    for split, (name, size) in enumerate(sizes.items()):
+        base = APART * (split + (task.train_set_seed if name == "train" else 0))
+        earlier, made = frozenset(taken), 0
+        for number, item in _items(task, base, size):
+            question = str(item["question"])
+            if question not in (earlier if name == "train" else taken):
+                taken.add(question)
+                yield name, _example(task, columns, number, item)
+                made += 1
+                if made == size:
+                    break
+        else:
+            raise TaskError(
+                f"task.{name}_size={size}: {ROUNDS * size} tries found {made} new questions of {task.name}; give less,"
+                " or task.options with more different problems"
+            )
 
 
 def _items(task: TaskConfig, base: int, size: int) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import functools
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from zo.extras import in_time
 
 SECONDS = 5.0  # How long the hub has to answer
 ELSEWHERE = "set HF_HOME to a directory that can be written"
@@ -64,21 +65,11 @@ def quiet(logging: Any) -> Iterator[None]:
 
 @functools.cache
 def answers() -> bool:
-    """Returns whether the hub answers; the name lookup can take longer than HTTP timeouts."""
+    """Returns whether the hub answers; without a name, a route or a certificate it is out of reach."""
     from huggingface_hub import constants, get_session
 
-    found: list[object] = []
-
-    def ask() -> None:
-        try:
-            found.append(get_session().head(constants.ENDPOINT, timeout=SECONDS))
-        except Exception:  # no name, no route, no certificate: the hub is out of reach
-            return
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(SECONDS)
-    return bool(found)
+    found = in_time(lambda: get_session().head(constants.ENDPOINT, timeout=SECONDS), SECONDS)
+    return not (found is None or isinstance(found, Exception))
 
 
 def file(repository: str, name: str, revision: str | None = None) -> str:

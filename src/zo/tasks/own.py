@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -261,8 +262,8 @@ def _template(text: str) -> str:
     return text if "{" in text else f"{{{text}}}"
 
 
-def _unused(task: TaskConfig, rows: Rows) -> list[str]:
-    """Returns a warning about unused columns, if there are any."""
+def _unused(task: TaskConfig, rows: Rows) -> Iterator[str]:
+    """Yields a warning about unused columns, if there are any."""
     named = [*task_columns(task), *(task.where or ()), str(task.label), str(task.references)]
     if task.messages is not None:
         turns = (task.messages, task.rejected)
@@ -270,20 +271,19 @@ def _unused(task: TaskConfig, rows: Rows) -> list[str]:
     used = {rows.column(name) for name in named}
     unused = [name for name in rows.names if name not in used]
     unused = [n for n in unused if n.lower() not in IDENTIFIERS and not n.startswith(UNNAMED)]
-    if not unused:
-        return []
     listed = ", ".join(unused)
-    if task.kind == "prompts" or task.own_measure:
+    if unused and (task.kind == "prompts" or task.own_measure):
         who = "the measure gets" if task.own_measure else "reward functions get"
-        return [f"{who} the columns {listed}, too, by their names"]
-    if task.messages is not None:
-        return [f"task.messages: unused columns: {listed}"]
-    joined = " ".join(f"{{{n}}}" for n in [*columns(str(task.prompt), "prompt"), unused[0]])
-    return [f"task.prompt: unused columns: {listed}; {typed('text', joined)} joins them"]
+        yield f"{who} the columns {listed}, too, by their names"
+    elif unused and task.messages is not None:
+        yield f"task.messages: unused columns: {listed}"
+    elif unused:
+        joined = " ".join(f"{{{n}}}" for n in [*columns(str(task.prompt), "prompt"), unused[0]])
+        yield f"task.prompt: unused columns: {listed}; {typed('text', joined)} joins them"
 
 
-def _alike(task: TaskConfig) -> list[str]:
-    """Returns warnings for labels that differ only in case or spaces, are of two kinds, or say that there is none."""
+def _alike(task: TaskConfig) -> Iterator[str]:
+    """Yields warnings for labels that differ only in case or spaces, are of two kinds, or say that there is none."""
     alike, kinds = defaultdict(list), defaultdict[Any, list[str]](list)
     for label in task.labels or ():
         alike[re.sub(r"(?<=\d),(?=\d{3}\b)", "", shown(label).strip().casefold())].append(
@@ -294,48 +294,39 @@ def _alike(task: TaskConfig) -> list[str]:
         alike[""] = [", ".join(of[:SHOWN]) for of in kinds.values()]
     parts = [re.split(r" *[,;|/+&] *", shown(label)) for label in task.labels or ()]
     single = {of[0] for of in parts if len(of) == 1}
-    joined = [", ".join(of) for of in parts if len(of) > 1 and single.issuperset(of)][:SHOWN]
-    none = [
-        repr(label) for label in task.labels or () if shown(label).strip().casefold() in NO_LABEL
-    ]
-    return (
-        [
-            f"task.label: {of!r} joins other classes and is one of its own; a row has one class"
-            for of in joined
-        ]
-        + [f"task.label: {of} is a class; remove its rows if they have no label" for of in none]
-        + [
-            f"task.label: {' and '.join(of)} are separate classes; write them alike if they are one"
-            for of in alike.values()
-            if len(of) > 1
-        ]
-    )
+    joined = [", ".join(of) for of in parts if len(of) > 1 and single.issuperset(of)]
+    for of in joined[:SHOWN]:
+        yield f"task.label: {of!r} joins other classes and is one of its own; a row has one class"
+    for label in task.labels or ():
+        if shown(label).strip().casefold() in NO_LABEL:
+            yield f"task.label: {label!r} is a class; remove its rows if they have no label"
+    for same_ in alike.values():
+        if len(same_) > 1:
+            yield f"task.label: {' and '.join(same_)} are separate classes; write them alike if they are one"
 
 
-def _rare(task: TaskConfig, rows: Rows) -> list[str]:
-    """Returns a warning for classes of one or two rows among much larger ones: often a header or a total."""
+def _rare(task: TaskConfig, rows: Rows) -> Iterator[str]:
+    """Yields a warning for classes of one or two rows among much larger ones: often a header or a total."""
     counts = Counter[Any]()
     for value, count in Counter(rows.values(str(task.label))).items():
         counts[same(value)] += count
     most = max(counts.values())
     each = [(of, counts[same(of)]) for of in task.labels or ()]
     found = [f"{of!r} ({n})" for of, n in each if 0 < n <= RARE and n * PART <= most]
-    if not found:
-        return []
-    named = ", ".join(found[:SHOWN])
-    return [f"task.label: classes of at most {RARE} rows: {named}; take out headers and totals"]
+    if found:
+        named = ", ".join(found[:SHOWN])
+        yield f"task.label: classes of at most {RARE} rows: {named}; take out headers and totals"
 
 
-def _duplicates(rows: Rows) -> list[str]:
-    """Returns a warning if a column of identifiers has duplicates: a row may then train and test."""
-    for column in rows.names:
-        if column.lower() in IDENTIFIERS:
-            values = [*map(shown, rows.values(column))]
-            if copies := len(values) - len({*values}):
-                counts = Counter(values)
-                first = next(i for i, value in enumerate(values) if counts[value] > 1)
-                return [
-                    f"task.path: {copies} rows repeat the {column} of another row (the first is {values[first]} in row"
-                    f" {rows.indices[first]}, counted from 0); all are used, so remove copies from the file"
-                ]
-    return []
+def _duplicates(rows: Rows) -> Iterator[str]:
+    """Yields a warning for each column of identifiers with duplicates: a row may then train and test."""
+    for column in (name for name in rows.names if name.lower() in IDENTIFIERS):
+        values = [*map(shown, rows.values(column))]
+        counts = Counter(values)
+        first = next((i for i, value in enumerate(values) if counts[value] > 1), None)
+        if first is not None:
+            yield (
+                f"task.path: {len(values) - len(counts)} rows repeat the {column} of another row (the first is"
+                f" {values[first]} in row {rows.indices[first]}, counted from 0); all are used, so remove copies from"
+                " the file"
+            )

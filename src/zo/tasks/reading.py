@@ -57,11 +57,7 @@ FOLD = re.compile("(?i)(?:fold|cv)[-_ ]?[0-9]+")
 
 
 def read_split(task: TaskConfig, split: str) -> Rows:
-    """Returns the rows of a split, filtered by ``task.where``.
-
-    Raises:
-        TaskError: If they cannot be loaded, or a file has another format than the one it is read as.
-    """
+    """Returns the rows of a split, filtered by ``task.where``. Raises TaskError if they cannot be loaded as said."""
     found = _load(task, split)
     keep = np.ones(len(found), dtype=bool)
     for column, wanted in (task.where or {}).items():

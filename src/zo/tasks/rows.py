@@ -83,11 +83,7 @@ class Rows:
         return replace(self, indices=self.indices[indices])
 
     def with_classes_of(self, other: Rows) -> Rows:
-        """Returns the rows with the class numbers, or else the class names, of other rows.
-
-        Raises:
-            TaskError: If the names of the classes differ.
-        """
+        """Returns the rows with other rows' class numbers, or else names. Raises TaskError if the classes differ."""
         new: dict[str, dict[Any, Any]] = {}
         for name in self.classes.keys() - other.classes.keys():
             if any(isinstance(v, str) for v in (other.values(name) if name in other.names else ())):

@@ -13,8 +13,7 @@ from analysis.logs.frames import Frames
 from analysis.paper.names import METHODS, PAPER_METHODS, method_label
 from analysis.report import style
 from analysis.report.figures import curves
-from analysis.report.figures.drawing import Figure, line_panels, points, specification, write
-from analysis.report.figures.histories import (
+from analysis.report.figures.curves import (
     BINS,
     LOSS,
     Histories,
@@ -23,6 +22,7 @@ from analysis.report.figures.histories import (
     running_mean,
     thin,
 )
+from analysis.report.figures.drawing import Figure, line_panels, points, specification, write
 from analysis.select.cells import fill, shown
 from tests.analysis.make_frames import expected, made_frames
 from zo.lm.baselines import BASELINES

@@ -5,7 +5,7 @@ import pytest
 
 from analysis.logs import committed, manifests
 from analysis.paper.printed_numbers import load
-from analysis.report import paper_settings
+from analysis.report import paper_tables
 from analysis.report.command import main
 from analysis.report.markdown import write_runs
 from tests.analysis.make_frames import lines, made_frames
@@ -64,9 +64,9 @@ def test_table_4_says_what_each_cell_is(made):
 
 def test_conf_is_what_tables_6_to_10_print():
     paper = load()
-    sizes = paper_settings.splits(paper).frame
+    sizes = paper_tables.splits(paper).frame
     assert (len(sizes), sizes["difference"].abs().max()) == (16, 0)
-    frames = [paper_settings.hyperparameters(number, paper).frame for number in range(7, 11)]
+    frames = [paper_tables.hyperparameters(number, paper).frame for number in range(7, 11)]
     assert [len(frame) for frame in frames] == [49, 49, 42, 49]
     frame = pd.concat(frames)
     assert (frame["difference"].abs() <= 1e-12).all()

@@ -11,8 +11,7 @@ from scipy import stats
 
 from analysis.paper.names import uncounted
 from analysis.report.command import main
-from analysis.report.figures.curves import AXES, validation
-from analysis.report.figures.histories import read
+from analysis.report.figures.curves import AXES, read, validation
 from analysis.report.sweep import grid_frame, method_frame, method_table
 from analysis.report.table import Table, markdown, show
 from analysis.select.cells import fill, shown

@@ -11,7 +11,7 @@ import pytest
 
 from analysis.paper.names import PAPER_METHODS as METHODS
 from analysis.paper.printed_numbers import Paper, load
-from analysis.report.paper_layout import layouts
+from analysis.report.paper_tables import layouts
 from analysis.report.table import markdown
 from analysis.select.cells import fill
 from analysis.select.paper_cells import SWEEPS, beside, wanted

@@ -40,11 +40,7 @@ SHOWN = 5  # Names that a message lists
 
 
 def adapt(loaded: Loaded, cfg: AdapterConfig, seed: int) -> Loaded:
-    """Freezes the other parameters and adds the adapter, initialised by `seed`; notes the number of trained ones.
-
-    Raises:
-        ModelError: If the adapter does not fit the model.
-    """
+    """Freezes the other parameters and adds the adapter, initialised by `seed`. Raises ModelError if none fits."""
     total = count(loaded.model)
     if isinstance(cfg, PeftAdapter):
         device = device_of(loaded.model)

@@ -45,13 +45,9 @@ class VirtualTokens(nn.Module):
 
     @torch.no_grad()
     def begin_from(self, tokens: Tensor) -> None:
-        """Initialises the virtual tokens so that they act like these tokens before a text.
+        """Initialises the virtual tokens so that they act like these tokens, (N,), one for each, before a text.
 
-        Args:
-            tokens: Token ids, one for each virtual token.  # (N,)
-
-        Raises:
-            ModelError: If the model's outputs differ.
+        Raises ModelError if the model's outputs differ.
         """
         body, model = self.base_model, self.base_model.peft.get_base_model()
         if body.is_prefix:

@@ -75,18 +75,12 @@ class CandidateScorer:
             the weights must keep their addresses, and hooks are not called again.
         processes: processes that divide evaluations; each returns the same.
 
-    Attributes:
-        apart: Whether texts are computed in groups of equal length; None before two lengths were seen.
-        differentiable: Whether the loss has a gradient.
-        writes: Whether the model writes texts, which are rated.
-        once: Whether the forward passes of a mini-batch compute frozen blocks once.
-
     Raises:
         ModelError: `graphs` without a GPU.
     """
 
-    differentiable = True
-    writes = False
+    differentiable = True  # Whether the loss has a gradient
+    writes = False  # Whether the model writes texts, which are rated
 
     def __init__(
         self,
@@ -113,7 +107,8 @@ class CandidateScorer:
             self._recorded, multiple = Graphs(self._loss), STEP
         self._prepare(model, pad_id, kind, multiple)
         self._plans: list[tuple[Sequence[Encoded], int, Plan]] = []
-        self.once = False
+        self.once = False  # whether the forward passes of a mini-batch compute frozen blocks once
+        # Whether texts are computed in groups of equal length; None before two lengths were seen
         self.apart: bool | None = None
         self._name = type(model).__name__
         self._frozen: FrozenBlocks | None = None
@@ -162,11 +157,7 @@ class CandidateScorer:
 
     @torch.inference_mode()
     def find_states(self, example: Encoded) -> Tensor:
-        """Finds what `states` computes; returns an example's.  # (P, L, D).
-
-        Raises:
-            StatesError: If the frozen part cannot be computed by itself; says why.
-        """
+        """Finds what `states` computes; returns an example's. Raises StatesError if it cannot.  # (P, L, D)."""
         assert self._frozen is not None
         if (count := len(self._frozen.called)) != 1:
             raise StatesError(f"the loss calls {count} lists of blocks")
@@ -271,13 +262,7 @@ class CandidateScorer:
 
         Where the model's weights differ by rows, so do the losses.
         """
-        copies = batch.repeated(n)
-        if self._objective == "classification":
-            scores = self._comparable(copies).chunk(n)
-            losses = [F.cross_entropy(of_one, batch.labels) for of_one in scores]
-        else:
-            losses = [self._likelihood(values, batch) for values in self._values(copies).chunk(n)]
-        return torch.stack(losses).tolist()
+        return torch.stack(self._of_copies(batch.repeated(n), batch, n)).tolist()
 
     def squares(self) -> list[float]:
         """Returns none, since no texts are rated."""
@@ -294,9 +279,14 @@ class CandidateScorer:
         return self._loss(batch)
 
     def _loss(self, batch: Batch) -> Tensor:
+        return self._of_copies(batch, batch, 1)[0]
+
+    def _of_copies(self, copies: Batch, batch: Batch, n: int) -> list[Tensor]:
+        """Returns the losses of n copies of a batch.  # ()."""
         if self._objective == "classification":
-            return F.cross_entropy(self._comparable(batch), batch.labels)
-        return self._likelihood(self._values(batch), batch)
+            scores = self._comparable(copies).chunk(n)
+            return [F.cross_entropy(of_one, batch.labels) for of_one in scores]
+        return [self._likelihood(values, batch) for values in self._values(copies).chunk(n)]
 
     def _likelihood(self, values: Tensor, batch: Batch) -> Tensor:
         """Returns the ``lm`` objective's loss from the tokens' log-probabilities, (B, C, T).  # ()."""
@@ -363,19 +353,28 @@ class CandidateScorer:
     ) -> Evaluation:
         """Scores a whole split, with examples of similar length together; processes divide its batches.
 
-        Args:
-            examples: in any order; predictions have the same order.
-            max_tokens: padded tokens per forward pass, > 0; a longer example is a batch by itself.
-            progress: called with the number of newly scored examples, over all processes.
+        A forward pass has at most `max_tokens` padded tokens; a longer example is a batch by itself. `progress` is
+        called with the number of newly scored examples, over all processes. Predictions are in the examples' order.
         """
+        return self._evaluation(
+            self._of_each(examples, max_tokens, self._scored, progress), examples
+        )
+
+    def _of_each(
+        self,
+        examples: Sequence[Encoded],
+        max_tokens: int,
+        compute: Callable[[Batch], Tensor],
+        progress: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """Returns what is computed of the examples of each batch; processes divide the batches.  # (n, ...)."""
         plan = self._plan(examples, max_tokens)
 
-        def scored(n: int) -> Tensor:
+        def computed(n: int) -> Tensor:
             indices, rows = plan[n]
-            return self._scored([examples[i] for i in indices], rows)
+            return compute(self._batch([examples[i] for i in indices], rows))
 
-        found = self._processes.divide([indices for indices, _ in plan], scored, progress)
-        return self._evaluation(found, examples)
+        return self._processes.divide([indices for indices, _ in plan], computed, progress)
 
     def _evaluation(self, found: Tensor, examples: Sequence[Encoded]) -> Evaluation:
         """Returns the evaluation of a split from what `_scored` returned of its examples."""
@@ -392,18 +391,14 @@ class CandidateScorer:
     @torch.inference_mode()
     def features(self, examples: Sequence[Encoded], max_tokens: int) -> Tensor:
         """Returns the last hidden state where each example's answer is predicted; processes divide them.  # (n, D)."""
-        plan = self._plan(examples, max_tokens)
 
-        def states(n: int) -> Tensor:
-            indices, rows = plan[n]
-            batch = self._batch([examples[i] for i in indices], rows)
+        def states(batch: Batch) -> Tensor:
             return self._hidden(batch)[batch.token_reads[:, 0, 0]].float()
 
-        return self._processes.divide([indices for indices, _ in plan], states)
+        return self._of_each(examples, max_tokens, states)
 
-    def _scored(self, examples: Sequence[Encoded], rows: list[list[int]]) -> Tensor:
+    def _scored(self, batch: Batch) -> Tensor:
         """Returns loss, weight in the mean, prediction and its probability of each example, float64.  # (n, 4)."""
-        batch = self._batch(examples, rows)
         comparable = self._objective == "classification"
         scores = self._comparable(batch) if comparable else self.scores(batch)
         each, parts = self._losses(scores, batch)
@@ -437,16 +432,10 @@ def _means(values: Tensor, batch: Batch) -> Tensor:
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Groups indices so that rows padded to their group's longest stay within a budget.
+    """Groups indices so that rows padded to their group's longest stay within a budget, shortest rows first.
 
     A group's rows are of similar length, too. With a large budget every row would otherwise be as long as the longest.
-
-    Args:
-        lengths: tokens per row.
-        max_tokens: rows x longest row of a group; a longer row is a group by itself.
-
-    Returns:
-        Groups of indices, shortest rows first; every index once.
+    `lengths` are in tokens; a row longer than `max_tokens` is a group by itself.
     """
     groups: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):  # stable: ties in order

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from zo.lm.config import ModelError
 from zo.lm.scoring.heads import first_position, packs
-from zo.lm.scoring.layout import Columns, Layout, one_each, shared
-from zo.lm.scoring.packing import Row, pack, shared_beginning
+from zo.lm.scoring.packing import Columns, Layout, Row, one_each, pack, shared, shared_beginning
 from zo.tasks.config import TaskError
 from zo.tasks.prompts import Encoded
 from zo.weights.offloaded import device_of
@@ -29,37 +28,27 @@ ALIGNED = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """B examples in P rows of L tokens on the model's device, C candidates of <= T tokens; examples may share a row.
+    """B examples in P rows of L tokens on the model's device, C candidates of <= T tokens; examples may share a row."""
 
-    Attributes:
-        input_ids: the rows' tokens, then padding.                            # (P, L)
-        mask: additive, in the model's dtype, if texts share rows. Else for decoders None: a token
-            sees all before it; for other models 1 at tokens, 0 at padding.
-            # (P, 1, L, L) | None | (P, L)
-        position_ids: of each token in its text, or None: 0..L-1.             # (P, L) | None
-        token_ids: the candidates' tokens.                                    # (B, C, T)
-        absent: True where a candidate has fewer than T tokens, or one that is not trained.  # (B, C, T)
-        labels: index of the true candidate.                                  # (B,)
-        reads: positions in flattened `input_ids` that predict a token.       # (R,)
-        token_reads: index into `reads` for each candidate's token.           # (B, C, T)
-        places: row of each token in the kept hidden states, 0 for padding, see
-            `zo.lm.scoring.states.KeptStates`; None if these are not kept.    # (P, L) | None
-        outputs: outputs of frozen blocks for this batch, after a forward pass has computed them, see
-            `zo.lm.scoring.states.FrozenBlocks`; None if every pass computes them.
-        reference: see `zo.tasks.Encoded`; None of examples without.          # (B,), float64 | None
-    """
-
-    input_ids: Tensor
+    input_ids: Tensor  # (P, L)  The rows' tokens, then padding
+    # (P, 1, L, L)  Additive, in the model's dtype, if texts share rows. Else None for decoders, whose tokens see all
+    # before them, and for other models 1 at tokens, 0 at padding, (P, L)
     mask: Tensor | None = None
-    position_ids: Tensor | None = None
-    token_ids: Tensor
-    absent: Tensor
-    labels: Tensor
-    reads: Tensor
-    token_reads: Tensor
+    position_ids: Tensor | None = None  # (P, L)  Of each token in its text; None: 0..L-1
+    token_ids: Tensor  # (B, C, T)  The candidates' tokens
+    absent: (
+        Tensor  # (B, C, T)  Where a candidate has fewer than T tokens, or one that is not trained
+    )
+    labels: Tensor  # (B,)  Index of the true candidate
+    reads: Tensor  # (R,)  Positions in flattened `input_ids` that predict a token
+    token_reads: Tensor  # (B, C, T)  Index into `reads` for each candidate's token
+    # (P, L)  Row of each token in `zo.lm.scoring.states.KeptStates`, 0 for padding; None if these are not kept
     places: Tensor | None = None
+    # Of `zo.lm.scoring.states.FrozenBlocks`, once a forward pass has computed them; None if every pass computes them
     outputs: dict[str, Any] | None = None
-    reference: Tensor | None = None
+    reference: Tensor | None = (
+        None  # (B,), float64  See `zo.tasks.Encoded`; None of examples without
+    )
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors that are not None, by name."""
@@ -89,10 +78,6 @@ class Collator:
         pad_id: token that fills short rows.
         kind: ``decoder`` or ``masked``.
         multiple: rows are padded to a multiple of so many tokens, > 0; None: 16 on a GPU, else 1.
-
-    Attributes:
-        shares: whether texts may share rows, if the model keeps them apart.
-        kept: kept hidden states, to which a batch's `places` refer; or None.
     """
 
     def __init__(self, model: Any, pad_id: int, kind: str, multiple: int | None = None) -> None:
@@ -108,15 +93,11 @@ class Collator:
         self._packs, self._hidden = packs(model, kind), config.hidden_size
         aligned = ALIGNED if self._device.type == "cuda" else 1
         self._multiple = aligned if multiple is None else multiple
-        self.shares = True
-        self.kept: KeptStates | None = None
+        self.shares = True  # whether texts may share rows, if the model keeps them apart
+        self.kept: KeptStates | None = None  # to which a batch's `places` refer
 
     def __call__(self, examples: Sequence[Encoded], groups: list[list[int]] | None = None) -> Batch:
-        """Builds the batch without waiting for a GPU; `groups` are the result of `rows`, computed here if None.
-
-        Raises:
-            TaskError, ModelError: As `check`.
-        """
+        """Builds the batch without waiting for a GPU; `groups` are the result of `rows`, computed here if None."""
         self.check(examples)
         packed = self._may_pack(examples)
         groups = self.rows(examples) if groups is None else groups

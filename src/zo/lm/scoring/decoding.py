@@ -59,13 +59,9 @@ class Decoder:
     ) -> Tensor:
         """Returns the tokens after each row, (rows, positions), with `pad` after an end.
 
-        Args:
-            ids: Prompts, padded on the left, (rows, width).
-            mask: 0 at padding, else 1.
-            most: Most positions.
-            choose: Chooses tokens.
-            ended: Finds ends other than end tokens.
-            parts: Number of branches, with equally many consecutive rows each. This stays so when rows are dropped.
+        `ids` are prompts, padded on the left, (rows, width); `mask` is 0 at padding, else 1. There are `most` positions
+        at most. `ended` finds ends other than end tokens. `parts` is the number of branches, with equally many
+        consecutive rows each; this stays so when rows are dropped.
         """
         from transformers.cache_utils import DynamicCache
 

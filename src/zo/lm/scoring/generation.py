@@ -43,23 +43,16 @@ class Written:
 
 
 class Generator:
-    """Generates completions of prompts.
+    """Generates completions of prompts, of at most `max_new_tokens`.
 
-    Args:
-        model: As `zo.lm.load.load` returns it.
-        tokenizer: Of the model.
-        max_new_tokens: Tokens at most.
-        stop: Text that ends a completion, besides the end tokens of tokenizer and model.
-
-    Attributes:
-        alone: Whether texts are generated one by one; None before two prompts of different length were seen.
-        dropped: Special tokens other than begin, end, padding and the like, which texts are decoded without.
+    They end with `stop`, or with the end tokens of tokenizer and model.
     """
 
     def __init__(self, model: Any, tokenizer: Any, max_new_tokens: int, stop: str | None) -> None:
         self._model, self._tokenizer, self._stop = model, tokenizer, stop
         self._left = not model.config.is_encoder_decoder
         self.max_new_tokens = max_new_tokens
+        # Whether texts are generated one by one; None before two prompts of different length were seen
         self.alone: bool | None = None
         self._ends, pad = _ends(model, tokenizer), tokenizer.pad_token_id
         config = getattr(model, "generation_config", None)
@@ -69,6 +62,7 @@ class Generator:
         self._decoder = Decoder(model, pad, self._ends) if plain else None
         special = [of.content for of in tokenizer.added_tokens_decoder.values() if of.special]
         named = {getattr(tokenizer, f"{role}_token") for role in ROLES}
+        # Other than begin, end, padding and the like; texts are decoded without them
         self.dropped = [token for token in special if token not in named]
         self._special = special if stop and _is_lost(tokenizer, stop) else None
         self._options = {
@@ -92,11 +86,7 @@ class Generator:
         return int(cache + states + 2 * 4 * config.vocab_size)
 
     def check(self, examples: Sequence[Encoded]) -> None:
-        """Checks that the longest prompt and its completion fit the model's window, and whether prompts can be batched.
-
-        Raises:
-            TaskError: If they do not; names the row.
-        """
+        """Raises TaskError if a prompt and its completion exceed the model's window; finds whether to batch prompts."""
         self._check_room(examples)
         self._find_alone(examples[:PROMPTS])
 
@@ -124,12 +114,9 @@ class Generator:
     def write(
         self, examples: Sequence[Encoded], draws: Draws | None = None, parts: int = 1
     ) -> list[Written]:
-        """Returns the completion of each prompt.
+        """Returns the completion of each prompt: sampled by `draws`, or greedy.
 
-        Args:
-            examples: With the prompts.
-            draws: Random numbers and settings of sampling; None: greedy.
-            parts: Number of branches, with equally many consecutive examples each.
+        `parts` is the number of branches, with equally many consecutive examples each.
         """
         if parts == 1:
             self._find_alone(examples)

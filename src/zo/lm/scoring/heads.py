@@ -65,11 +65,7 @@ def head_of(model: Any, kind: str) -> Callable[[Any], Any]:
 
 @torch.inference_mode()
 def check_head(model: Any, kind: str = "decoder") -> None:
-    """Checks that the logits at chosen positions are the head's output for the hidden states there.
-
-    Raises:
-        ModelError: If the model does more than that (scaled logits), or a decoder's tokens see later ones.
-    """
+    """Raises ModelError unless logits are the head's output for hidden states, and tokens see no later ones."""
     name = type(model).__name__
     if model.base_model is model:
         raise ModelError(
@@ -101,11 +97,7 @@ def check_head(model: Any, kind: str = "decoder") -> None:
 
 @torch.inference_mode()
 def check_padding(model: Any, kind: str) -> None:
-    """Checks that padding after a text does not change a masked model's or an encoder's result.
-
-    Raises:
-        ModelError: If it does, or if a text of a few tokens cannot be computed.
-    """
+    """Raises ModelError if padding after a text changes a masked model's or an encoder's result, or it fails."""
     base = model.base_model if kind == "masked" else model.get_encoder()
     tokens, pad = _tokens(model), model.config.pad_token_id or 0
     padded = torch.nn.functional.pad(tokens, (0, 4), value=pad)

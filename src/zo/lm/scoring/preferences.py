@@ -43,14 +43,11 @@ class PreferenceScorer(CandidateScorer):
     @torch.inference_mode()
     def log_probabilities(self, examples: Sequence[Encoded], max_tokens: int) -> list[list[float]]:
         """Returns the log-probabilities of each pair's answers; processes divide the pairs."""
-        plan = self._plan(examples, max_tokens)
 
-        def sums(n: int) -> Tensor:
-            indices, rows = plan[n]
-            values = self._values(self._batch([examples[i] for i in indices], rows))
-            return values.sum(-1, dtype=torch.float64)
+        def sums(batch: Any) -> Tensor:
+            return self._values(batch).sum(-1, dtype=torch.float64)
 
-        found: list[list[float]] = self._processes.divide([of for of, _ in plan], sums).tolist()
+        found: list[list[float]] = self._of_each(examples, max_tokens, sums).tolist()
         return found
 
     def _rewards(self, values: Tensor, batch: Any) -> Tensor:
@@ -70,9 +67,8 @@ class PreferenceScorer(CandidateScorer):
     def _likelihood(self, values: Tensor, batch: Any) -> Tensor:
         return self._each(self._rewards(values, batch)).mean()
 
-    def _scored(self, examples: Sequence[Encoded], rows: list[list[int]]) -> Tensor:
+    def _scored(self, batch: Any) -> Tensor:
         """Returns loss, weight, prediction, its probability and the rewards' difference of each pair.  # (n, 5)."""
-        batch = self._batch(examples, rows)
         rewards = self._rewards(self._values(batch), batch)
         rejected = (rewards <= 0).double()
         columns = [self._each(rewards), torch.ones_like(rewards), rejected, rewards.abs().sigmoid()]

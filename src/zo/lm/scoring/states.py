@@ -33,17 +33,13 @@ class FrozenBlocks:
     """The frozen first blocks of a model's lists of blocks that a forward pass calls before it reads θ.
 
     A list is an `nn.ModuleList` or `nn.Sequential` in which each block's output is the next one's input.
-
-    Attributes:
-        lists: Path of each list -> its blocks before the first trained one.
-        called: Paths of the lists that the forward pass of `find` called.
     """
 
     def __init__(self, model: nn.Module, trained: Sequence[Tensor]):
         self._trained = trained
         self._keys = {storage_key(p) for p in trained}
-        self.lists: dict[str, list[nn.Module]] = {}
-        self.called: list[str] = []
+        self.lists: dict[str, list[nn.Module]] = {}  # path -> blocks before the first trained one
+        self.called: list[str] = []  # paths of those that the forward pass of `find` called
         self._add_lists(model, "", set())
 
     def _add_lists(self, module: nn.Module, path: str, seen: set[nn.Module]) -> None:
@@ -171,13 +167,7 @@ def _copied(outputs: Any) -> Any:
 
 
 class KeptStates:
-    """Memory for the states of some splits' examples, the same objects as in batches; row 0 has zeros, for padding.
-
-    Attributes:
-        bytes: Size of the memory.
-        dtype: Of states.
-        tokens: Of all examples.
-    """
+    """Memory for the states of some splits' examples, the same objects as in batches; row 0 has zeros, for padding."""
 
     def __init__(self, splits: Iterable[Sequence[Encoded]], width: int, like: Tensor) -> None:
         self._examples = [example for split in splits for example in split]  # their ids stay theirs
@@ -189,7 +179,7 @@ class KeptStates:
         self._there: set[int] = set()
         self._states = torch.empty(rows, width, dtype=like.dtype, device=like.device)
         self._states[0] = 0
-        self.dtype, self.tokens = like.dtype, rows - 1
+        self.dtype = like.dtype
         self.bytes = self._states.numel() * self._states.element_size()
 
     def is_of(self, splits: Iterable[Sequence[Encoded]]) -> bool:
@@ -208,12 +198,9 @@ class KeptStates:
         return [example for example in known if id(example) not in self._there]
 
     def put(self, example: Encoded, states: Tensor, places: Tensor) -> None:
-        """Stores an example's states.
+        """Stores the states of an example's rows, (P, L, D).
 
-        Args:
-            example: The example.
-            states: Of its rows.                                              # (P, L, D)
-            places: Row of each token here, 0 for padding. The first token of a row counts.   # (P, L)
+        `places` has the row of each token here, 0 for padding, (P, L). The first token of a row counts.
         """
         taken = dict[int, int]()
         for at, place in enumerate(places.flatten().tolist()):

@@ -5,10 +5,10 @@ import os
 import shutil
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from zo.config import RunConfig, TrackingConfig, describe, identity_settings
 from zo.config.settings import chosen_mode
+from zo.extras import in_time
 from zo.run.command import Shared
 from zo.run.store import atomic
 from zo.run.store.rows import ATTEMPTS, LOSSES, METRICS, Row
@@ -92,8 +93,7 @@ class WandbRun:
     def finish(self, rows: Sequence[Row], summary: Mapping[str, Any]) -> bool:
         """Ends the run with its summary; one that was lost, or is not sent in time, is written offline from its rows.
 
-        Returns:
-            Whether W&B, or its offline file, has the whole run; also if it was to have nothing.
+        Returns whether W&B, or its offline file, has the whole run; also if it was to have nothing.
         """
         self._end(summary)
         if self._run is None and self._mode != "disabled":
@@ -208,20 +208,12 @@ def _connect(server: str) -> None:
     proxy = None if proxy_bypass(url.hostname or "") else getproxies().get(url.scheme)
     first = urlsplit(proxy if proxy and "//" in proxy else f"//{proxy}") if proxy else url
     address = first.hostname or "", first.port or (80 if first.scheme == "http" else 443)
-    failed: list[OSError] = []
-
-    def connect() -> None:
-        try:
-            socket.create_connection(address, CONNECT_SECONDS).close()
-        except OSError as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=connect, daemon=True)  # looking up a name has no time limit
-    thread.start()
-    thread.join(CONNECT_SECONDS)
-    if thread.is_alive() or failed:
-        why = failed[0].strerror if failed else f"no answer in {CONNECT_SECONDS:g} s"
+    connect = partial(socket.create_connection, address, CONNECT_SECONDS)
+    found = in_time(connect, CONNECT_SECONDS)
+    if not isinstance(found, socket.socket):
+        why = getattr(found, "strerror", None) or f"no answer in {CONNECT_SECONDS:g} s"
         raise OSError(f"{address[0]}:{address[1]}: {why}")
+    found.close()
 
 
 def _line(error: Exception) -> str:

@@ -71,7 +71,7 @@ def export(
         merge: Write the whole model, the adapter merged into its weights.
 
     Raises:
-        ExportError, TrajectoryError, ModelError, DirectoryError: If that cannot be had.
+        One of UNUSABLE: If that cannot be had.
     """
     _check_out(out)
     _write(reach(run, step, model, device), out, merge)
@@ -91,11 +91,7 @@ def replay(
 
 
 def reach(run: Path, step: str, model: str | None = None, device: str = "auto") -> Reached:
-    """Returns the model of a run after a step; arguments as of `export`.
-
-    Raises:
-        ExportError, TrajectoryError, ModelError, DirectoryError: If that cannot be had.
-    """
+    """Returns the model of a run after a step; arguments and errors are those of `export`."""
     cfg = load(run)
     if cfg.optimizer.replays and cfg.steps:
         return _replayed(_trajectory(run), run, step, model, device)

@@ -52,7 +52,7 @@ def predict(
         without: Values of `task.train_set_seed` whose rows are left out of them, too.
 
     Raises:
-        TaskError, ModelError, DirectoryError, ExportError, TrajectoryError: If that cannot be had.
+        One of UNUSABLE: If that cannot be had.
     """
     if (file is None) == (rest <= 0):
         raise TaskError("give a file, or --rest N for N rows of the task that the run did not see")

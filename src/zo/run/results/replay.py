@@ -17,17 +17,9 @@ def replay_to(
     run: Path | None = None,
     made: Callable[[int], None] = lambda step: None,
 ) -> int:
-    """Brings θ and the optimizer from step 0 to where they were after a step.
+    """Brings θ and the optimizer from step 0 to after a step; returns the step of the checkpoint used, or 0.
 
-    Args:
-        assembly: At step 0.
-        trajectory: Of the run.
-        step: 0 to the trajectory's last step.
-        run: The run's directory, whose checkpoints shorten the way.
-        made: Called with the number of each step reached; may raise to stop.
-
-    Returns:
-        The step from which steps were replayed: that of a checkpoint, or 0.
+    Checkpoints in the directory `run` shorten the way. `made` is told each step reached, and may raise to stop.
 
     Raises:
         TrajectoryError: If base weights, noise backend or method are not the trajectory's, or give other weights.

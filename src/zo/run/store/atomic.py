@@ -13,12 +13,9 @@ CHECK = "crc"  # Last key of a sealed line
 
 
 def replace(path: Path, content: str | bytes, writer: str = "") -> None:
-    """Writes a file: afterwards, and after a crash, it has the old content or the new one.
+    """Writes a file: afterwards, and after a crash, it has the old content or the new one; text is encoded as UTF-8.
 
-    Args:
-        path: The file.
-        content: Of the file; text is encoded as UTF-8.
-        writer: Tells this process from others, where several may write the file at once.
+    `writer` tells this process from others, where several may write the file at once.
     """
     partial = path.with_name(f".{path.name}{writer}.partial")
     try:

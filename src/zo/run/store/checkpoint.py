@@ -126,8 +126,7 @@ def steps(run: Path) -> list[int]:
 def load_newest(run: Path, optimizer: ZOOptimizer, at_most: int) -> int:
     """Brings θ and optimizer to the newest whole checkpoint; says which ones it passed over, and why.
 
-    Returns:
-        The checkpoint's step; 0, with nothing changed, if there is none.
+    Returns its step; 0, with nothing changed, if there is none.
     """
     for step in reversed([step for step in steps(run) if step <= at_most]):
         try:

@@ -48,17 +48,11 @@ class InputsError(ValueError):
 
 @dataclass
 class Inputs:
-    """What a run's numbers come from.
+    """What a run's numbers come from."""
 
-    Attributes:
-        identity: See `zo.config.identity.identity`; the run's id is its hash.
-        files: Digests of local files and directories, by the configuration key that names each.
-        read: Digest of each split's examples and of the base weights, and the noise backend; empty before the first
-            start.
-    """
-
-    identity: dict[str, Any]
-    files: dict[str, str]
+    identity: dict[str, Any]  # See `zo.config.identity.identity`; the run's id is its hash
+    files: dict[str, str]  # Digests of local files and directories, by the key that names each
+    # Digests of the splits' examples and of the base weights, and the rest of READ; empty before the first start
     read: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -137,10 +131,7 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def freeze(cfg: RunConfig) -> Path:
-    """Makes the run's directory and writes configuration and inputs there, unless they are there already.
-
-    Returns:
-        The directory: `<out>/<run id>`.
+    """Returns `<out>/<run id>`; makes it with configuration and inputs, unless they are there already.
 
     Raises:
         DirectoryError: If it cannot be written, or holds the configuration of another run.
