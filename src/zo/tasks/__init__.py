@@ -3,8 +3,7 @@
 from zo.tasks.config import TaskConfig, TaskError
 from zo.tasks.data import load_splits
 from zo.tasks.examples import Example, Splits
-from zo.tasks.prompts import Encoded, encode, render
-from zo.tasks.tokens import encode_masked, tokenize
+from zo.tasks.prompts import Encoded, encode, encode_masked, render, tokenize
 
 __all__ = [
     "Encoded",

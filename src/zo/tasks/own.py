@@ -300,9 +300,9 @@ def _alike(task: TaskConfig) -> Iterator[str]:
     for label in task.labels or ():
         if shown(label).strip().casefold() in NO_LABEL:
             yield f"task.label: {label!r} is a class; remove its rows if they have no label"
-    for same_ in alike.values():
-        if len(same_) > 1:
-            yield f"task.label: {' and '.join(same_)} are separate classes; write them alike if they are one"
+    for those in alike.values():
+        if len(those) > 1:
+            yield f"task.label: {' and '.join(those)} are separate classes; write them alike if they are one"
 
 
 def _rare(task: TaskConfig, rows: Rows) -> Iterator[str]:
