@@ -18,8 +18,8 @@ import altair as alt
 import pandas as pd
 
 from analysis.paper.names import method_label
+from analysis.report.figures.drawing import RAMP
 from analysis.report.figures.drawing import draw as draw_chart
-from analysis.report.style import RAMP
 from analysis.report.table import Column, Table
 from benchmarks.steps.cases import FORWARD, METHODS, PAPER_WAY, Case
 from benchmarks.steps.measure import Peak, Stepper, Times

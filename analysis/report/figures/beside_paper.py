@@ -10,8 +10,7 @@ import pandas as pd
 
 from analysis.paper.names import UNTRAINED, method_label, method_order, model_label
 from analysis.paper.printed_numbers import load
-from analysis.report.figures.drawing import WIDTH, Figure
-from analysis.report.style import look
+from analysis.report.figures.drawing import WIDTH, Figure, look
 from analysis.select.cells import shown
 from analysis.select.paper_cells import GIB_IN_GB
 

@@ -22,8 +22,7 @@ from analysis.paper.names import (
     uncounted,
     variant_name,
 )
-from analysis.report.figures.drawing import RATE, Figure, limits, line_panels, points
-from analysis.report.style import RAMP
+from analysis.report.figures.drawing import RAMP, RATE, Figure, limits, line_panels, points
 from analysis.select.cells import shown
 
 BINS = 60  # pieces of a history, of a panel's width

@@ -1,8 +1,11 @@
 """Figures: a long frame in, an Altair chart out, and the files that it is written to.
 
 A frame has a row per point: `panel` (title), `quantity` and `axis` (words of the two axes), `method` (or a variant of
-one, see `style.look`), `series` (what a reader is told who points at it), `shape`, `x`, `y`, `low` and `high` (ends of
+one, see `look`), `series` (what a reader is told who points at it), `shape`, `x`, `y`, `low` and `high` (ends of
 a band or of a bar), `runs` (ids), `best` (drawn larger) and `end` (text behind the line).
+
+The colours of the paper's six methods are told apart by colour-blind readers and, by lightness, in greyscale. Marks
+say the same again. Both are fixed once, in names.yaml.
 
 Shapes: `line`, `points`, `level` (a horizontal line), `cross` (a collapse; at -inf it lies at the panel's foot).
 """
@@ -10,7 +13,7 @@ Shapes: `line`, `points`, `level` (a horizontal line), `cross` (a collapse; at -
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -23,10 +26,13 @@ import pandas as pd
 
 from analysis.logs.fragments import whole
 from analysis.logs.sources import CACHE
-from analysis.paper.names import method_label, method_order, plain
+from analysis.paper.names import METHODS, method_label, method_order, plain
 from analysis.report.markdown import csv, write_texts
-from analysis.report.style import MUTED, look
 
+MUTED = "#777777"  # remarks
+# Sequential, for values of one quantity that have an order (learning rates, k): light to dark.
+VARIANT_MARKS = ("circle", "square", "triangle-up", "triangle-down", "diamond", "cross")
+RAMP = ("#B9C7D6", "#8FA5BC", "#64829F", "#3A5F83", "#0F3B66", "#061F38")
 COLUMNS = ("panel", "quantity", "method", "series", "shape", "x", "y", "low", "high", "runs")
 """Of a figure's csv."""
 
@@ -61,6 +67,28 @@ LOOKS = {
 PAGE = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{title}</title><body><div id="figure"></div>
 <script>{library}</script><script>vegaEmbed("#figure", {spec}, {{renderer: "svg"}});</script></body></html>
 """
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a method's lines and marks look; the defaults are those of a method that names.yaml has not."""
+
+    colour: str = "#777777"
+    mark: str = "circle"  # Vega's name or an SVG path
+    dash: list[float] = field(default_factory=lambda: [1, 0])  # dash and gap, pixels
+
+
+def look(method: str) -> Look:
+    """The look of a method.
+
+    A variant (`variant_name`) gets a place on RAMP: variants have an order.
+    """
+    name, _, place = method.partition("=")[0].partition(":")
+    if place:
+        i, of = map(int, place.split("/"))
+        spread = (len(RAMP) - 1) / max(of - 1, 1)
+        return Look(RAMP[round(i * spread) if of > 1 else -2], VARIANT_MARKS[i])
+    return Look(**{key: value for key, value in METHODS.get(name, {}).items() if key != "name"})
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ import pickle
 import signal
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from zo.rewards import confine
 from zo.rewards.calls import Grader, Request, UnusableError, rate, sentence
-from zo.rewards.descendants import kill_descendants
 from zo.rewards.named import grader
 
 OF_THE_RUN = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
@@ -129,6 +129,41 @@ def _heed_signals() -> None:
 def _end(*_: object) -> NoReturn:
     kill_descendants(os.getpid())
     os._exit(1)
+
+
+def descendants(pid: int) -> list[int]:
+    """Returns the living descendants of a process; none where the kernel does not list them."""
+    found = []
+    with suppress(OSError):  # it has ended, or this is not Linux
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="utf-8") as file:
+                found += [int(child) for child in file.read().split()]
+    living = []
+    for child in found:
+        with suppress(OSError), open(f"/proc/{child}/stat", encoding="utf-8") as file:
+            if file.read().rpartition(")")[2].split()[0] not in "ZX":
+                living.append(child)
+        living += descendants(child)
+    return living
+
+
+def kill_descendants(pid: int, keep: Collection[int] = ()) -> int:
+    """Kills the descendants of a process, without those to keep; returns their number.
+
+    All are stopped first, so that none starts another one meanwhile.
+    """
+    stopped: set[int] = set()
+    while more := {*descendants(pid)}.difference(stopped, keep):
+        _send(signal.SIGSTOP, more)
+        stopped |= more
+    _send(signal.SIGKILL, stopped)
+    return len(stopped)
+
+
+def _send(number: int, pids: Collection[int]) -> None:
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            os.kill(pid, number)
 
 
 if __name__ == "__main__":

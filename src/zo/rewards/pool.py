@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from zo.rewards.calls import FAILED, Request
-from zo.rewards.descendants import descendants, kill_descendants
-from zo.rewards.grader import LENGTH, TOKEN
+from zo.rewards.grader import LENGTH, TOKEN, descendants, kill_descendants
 
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 """Endings of environment variables that a sandboxed grader does not get."""
