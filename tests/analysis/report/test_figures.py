@@ -11,8 +11,7 @@ import vl_convert
 
 from analysis.logs.frames import Frames
 from analysis.paper.names import METHODS, PAPER_METHODS, method_label
-from analysis.report import style
-from analysis.report.figures import curves
+from analysis.report.figures import curves, drawing
 from analysis.report.figures.curves import (
     BINS,
     LOSS,
@@ -115,7 +114,7 @@ def test_figure_1_marks_collapses_and_every_rate():
 def test_every_method_has_a_colour_and_a_mark_of_its_own():
     """All options of `optimizer` are in the table; what has no steps is a level, told apart by its dashes."""
     assert OPTIMIZERS.keys() | BASELINES.keys() <= set(METHODS)
-    looks = [style.look(method) for method in METHODS]
+    looks = [drawing.look(method) for method in METHODS]
     assert len({look.colour for look in looks}) == len(looks)
     trained = [look.mark for look in looks if look.dash == [1, 0]]
     assert len(set(trained)) == len(trained)
