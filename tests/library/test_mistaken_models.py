@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -283,15 +284,16 @@ WHOLE, MOST, LESS = 1e9, 1300, 600
 """Bytes for copies: of all tensors, of all but the head's matrix, of all but the layer's."""
 SAID = {LESS: "copies of 3 of 4 tensors, which alone were compared"}
 SAID[0] = "was not compared: no memory is free for a copy"
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 CASES = [
-    pytest.param(place, room, marks=[pytest.mark.process] * (place == "eggroll, streamed"))
-    for place, (_, away) in PLACES.items()
-    for room in ((WHOLE, 4 * MOST) if away else (WHOLE, MOST, LESS, 0))
-]
+    *((place, WHOLE, dtype) for place in PLACES for dtype in DTYPES),
+    *((place, room, DTYPES[(i + i // 3) % 3]) for i, (place, room) in enumerate(product(PLACES, (MOST, LESS, 0)))
+        if PLACES[place][1] is None),
+    *((place, 4 * MOST, dtype) for place, of in PLACES.items() if of[1] for dtype in DTYPES[:2]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize(("place", "room"), CASES)
+@pytest.mark.parametrize(("place", "room", "dtype"), CASES, ids=str)
 def test_the_first_step_compares_the_tensors_that_memory_has_room_for(
     place, room, dtype, tmp_path, monkeypatch
 ):

@@ -35,5 +35,5 @@ def made(build=headed):
 
 def optimizer_of(method, model, restore, **settings):
     given = {"restore": restore, "noise": "torch", **settings}
-    given |= {"baseline": "population"} if method == "eggroll" else {}
+    given |= {"baseline": "population", "n": 4} if method == "eggroll" else {}
     return zo.optimizer(method, model, 0.1, **given)
