@@ -126,6 +126,18 @@ def test_theta_is_as_it_was_after_a_forward_pass_or_a_branch_that_fails(where, m
     assert trial.steps(4) == twin.steps(4)
 
 
+def test_a_state_goes_on_bit_for_bit_in_the_middle_of_an_interval():
+    """With factors that nobody has merged."""
+    first, second = (Trial(opt(), n=2) for _ in range(2))
+    first.steps(1)
+    for p, q in zip(second.params.local, first.params.local, strict=True):
+        p.copy_(q)
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    assert second.loss() == first.loss()
+    assert second.steps(3) == first.steps(3)
+    assert same(second.params.gathered(collect=False)[1], first.params.gathered(collect=False)[1])
+
+
 def of(*layers: nn.Module) -> ParameterSpace:
     return ParameterSpace.of(nn.Sequential(*layers), "factors")
 
