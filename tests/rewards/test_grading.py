@@ -234,10 +234,11 @@ rate(grading, ['9**9**9', "subprocess.Popen(['sleep', '600'], start_new_session=
 
 @pytest.mark.parametrize("sandbox", [True, False])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_graders_end_with_their_run_also_when_they_hang(rules, how, sandbox):
-    """A terminal's Ctrl-C reaches the run alone, which then says nothing of its graders."""
+def test_graders_end_with_their_run_also_when_they_hang(rules, how, sandbox, tmp_path):
+    """A terminal's Ctrl-C reaches the run alone, which then says nothing of its graders. They leave no files."""
     command = [sys.executable, "-c", RUN.format(sandbox=sandbox), rules]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    path = os.pathsep.join(filter(None, sys.path))
+    env = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         command, stdout=-1, stderr=-1, text=True, start_new_session=True, env=env
     ) as run:
@@ -249,6 +250,7 @@ def test_graders_end_with_their_run_also_when_they_hang(rules, how, sandbox):
         said = run.communicate(timeout=120)[1]
     assert said.count("Traceback") <= (how == signal.SIGINT)
     wait_for_the_end_of(below)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("which", [0, -1])

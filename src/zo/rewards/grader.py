@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import signal
 import struct
 import sys
@@ -128,6 +129,7 @@ def _heed_signals() -> None:
 
 def _end(*_: object) -> NoReturn:
     kill_descendants(os.getpid())
+    shutil.rmtree(os.getcwd(), ignore_errors=True)  # the scratch directory
     os._exit(1)
 
 
