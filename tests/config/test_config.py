@@ -11,11 +11,12 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from zo import config
 from zo.config import ConfigError, command_line, from_yaml, identity, precision, to_yaml
+from zo.config.checks import value_of
 from zo.config.schema import option_schemas
 from zo.lm.adapters.config import ADAPTERS
 from zo.tasks.templates import typed as typed_in_a_shell
@@ -243,12 +244,6 @@ def test_a_value_whose_quotes_or_blanks_are_not_read_is_written_as_it_is(words, 
         assert run.task.candidates == [" bad", " good"]
 
 
-def test_keys_of_a_value_that_is_null_are_given_together():
-    typed = ["task=classification", "task.path=csv", "task.data_files={train:a.csv}", "lr=1"]
-    (run,) = command_line.runs(typed)
-    assert run.task.data_files == {"train": "a.csv"}
-
-
 @pytest.mark.parametrize("text", ["{text} {Q: what's}", 'say "{a}"', "y", " {b}\\n"])
 def test_settings_of_the_task_that_are_advised_can_be_pasted(text):
     (typed_,) = shlex.split(typed_in_a_shell("text", text))
@@ -281,35 +276,44 @@ def test_the_defaults_are_the_fast_ways_and_the_papers_those_of_the_released_cod
     assert config.probe_note(the_run("steps=0")) == []
 
 
+BUDGETS = [("mezo", 360), ("bszo", 240), ("fzoo", 80), ("adam", 240)]
+GYM, FUNCTIONS = (
+    ("task=reasoning_gym", "lr=1"),
+    {"rules.py:score": 1.0, "trl.rewards:think_format_reward": 0.2},
+)
+GIVES = [
+    ([], {"steps": 600, "eval_every": 100, "patience": None, "precision.noise": "philox",
+          "precision.restore": "streamed"}),
+    (["steps=7"], {"steps": 7}),
+    (["task=classification", "task.path=csv", "task.data_files={train:a.csv}", "lr=1"],
+        {"task.data_files": {"train": "a.csv"}}),
+    (["adapter=lora", "optimizer=mezo"], {"optimizer.eps": 1e-2, "lr": 1e-4}),  # its own eps, and MeZO's grid
+    (["adapter=lora", "optimizer=mezo", "optimizer.eps=1e-3", "lr=3e-5"], {"optimizer.eps": 1e-3, "lr": 3e-5}),
+    (["adapter=lora", "adapter.eps=null"], {"optimizer.eps": 1e-4}),
+    (["adapter=bias"], {"lr": 3e-4}),  # the model's rates
+    *(([f"optimizer={of}", "budget=forward_passes", "steps=720", "eval_every=180"],
+        {"steps": n, "eval_every": n // 4, "budget": "steps"}) for of, n in BUDGETS),
+    ([*GYM, "task.options={max_terms: 2}", "task.options.min_terms=2"],
+        {"task.options": {"max_terms": 2, "min_terms": 2}}),
+    ([*GYM, "objective.functions={rules.py:score: 1, trl.rewards:think_format_reward:0.2}"],
+        {"objective.functions": FUNCTIONS}),
+    ([*GYM, r"objective.functions={rules.py\:score: 1, trl.rewards\:think_format_reward:0.2}"],
+        {"objective.functions": FUNCTIONS}),
+]  # fmt: skip
+"""What is typed, and values of the run."""
+
+
+@pytest.mark.parametrize(("typed", "values"), GIVES)
+def test_what_is_typed_gives_a_runs_values(typed, values):
+    run = the_run(*typed)
+    assert {key: value_of(run, key) for key in values} == values
+
+
 def test_the_default_run_is_one_of_the_quickstarts_with_values_of_its_model():
-    run = the_run()
-    assert (run.steps, run.eval_every, run.patience) == (600, 100, None)
-    assert (run.precision.noise, run.precision.restore) == ("philox", "streamed")
-    assert the_run("steps=7").steps == 7
     quickstart = [config.identity_settings(run) for run in command_line.runs(["sweep=quickstart"])]
-    assert config.identity_settings(run) in quickstart
+    assert config.identity_settings(the_run()) in quickstart
     given = command_line.runs(["sweep=quickstart", "lr=7e-7"])
     assert {run.lr for run in given if run.steps} == {7e-7}, "what is typed wins over the grid"
-
-
-def test_keys_of_ones_own_are_typed_without_a_plus_and_may_be_addresses():
-    typed = [
-        "task=reasoning_gym",
-        "lr=1",
-        "task.options={max_terms: 2}",
-        "task.options.min_terms=2",
-    ]
-    run = the_run(
-        *typed, "objective.functions={rules.py:score: 1, trl.rewards:think_format_reward:0.2}"
-    )
-    assert run.task.options == {"max_terms": 2, "min_terms": 2}
-    weights = {"rules.py:score": 1.0, "trl.rewards:think_format_reward": 0.2}
-    assert run.objective.functions == weights
-    escaped = [r"objective.functions={rules.py\:score: 1, trl.rewards\:think_format_reward:0.2}"]
-    assert the_run(*typed, *escaped) == run
-    assert command_line.readable(typed[2:3]) == ["++task.options={max_terms: 2}"]
-    grid = command_line.runs([*typed[:2], "task.name=chain_sum,gcd"], multirun=True)
-    assert [of.task.path for of in grid] == ["reasoning_gym:chain_sum", "reasoning_gym:gcd"]
 
 
 def test_a_run_without_steps_says_so_where_its_method_has_some():
@@ -323,6 +327,11 @@ def test_multirun_may_stand_anywhere_and_a_home_directory_is_expanded(monkeypatc
     given = ["model.path=~/weights", "out=~", "task.prompt=a~b", "~lr", "--multirun", "seed=0,1"]
     read = ["--multirun", "model.path=/home/me/weights", "out=/home/me", "task.prompt=a~b", "~lr"]
     assert command_line.readable(given) == [*read, "seed=0,1"]
+    assert command_line.readable(["task.options={a: 2}"]) == ["++task.options={a: 2}"], (
+        "a key of one's own"
+    )
+    grid = command_line.runs([*GYM, "task.name=chain_sum,gcd"], multirun=True)
+    assert [of.task.path for of in grid] == ["reasoning_gym:chain_sum", "reasoning_gym:gcd"]
 
 
 def id_of(*overrides):
@@ -441,7 +450,7 @@ def mistaken_keys(run):
     ]
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, phases=[Phase.generate])
 @given(st.data())
 def test_one_wrong_value_of_a_stored_configuration_is_named_by_its_key(data):
     """Of any setting of any method, adapter, model, task, precision and objective."""
@@ -472,15 +481,6 @@ def test_a_wrong_value_within_a_setting_is_named_by_its_key(key, value):
         from_yaml(yaml.safe_dump(written))
 
 
-def test_an_adapter_brings_its_own_eps_and_rates_and_typed_values_win():
-    run = the_run("adapter=lora", "optimizer=mezo")
-    assert (run.optimizer.eps, run.lr) == (1e-2, 1e-4), "MeZO's grid"
-    run = the_run("adapter=lora", "optimizer=mezo", "optimizer.eps=1e-3", "lr=3e-5")
-    assert (run.optimizer.eps, run.lr) == (1e-3, 3e-5)
-    assert the_run("adapter=lora", "adapter.eps=null").optimizer.eps == 1e-4
-    assert the_run("adapter=bias").lr == the_run().lr, "the model's rates"
-
-
 def test_the_id_holds_the_adapter_and_the_content_of_its_file_and_of_the_models(tmp_path):
     base = ("optimizer=mezo", "lr=1e-4", "optimizer.eps=1e-3", "adapter=lora")
     ids = [id_of(*base[:3]), id_of(*base), id_of(*base, "adapter.r=4")]
@@ -496,18 +496,6 @@ def test_the_id_holds_the_adapter_and_the_content_of_its_file_and_of_the_models(
         assert id_of(*base, f"{key}={tmp_path / key}") == ids[-1]
     assert len(set(ids)) == 7
     assert id_of(*base, "adapter.dtype=model") == ids[1], "the weights are float32"
-
-
-BUDGETS = [("mezo", 360), ("bszo", 240), ("fzoo", 80), ("adam", 240)]
-
-
-@pytest.mark.parametrize(("method", "steps"), BUDGETS)
-def test_a_budget_of_forward_passes_is_turned_into_the_methods_steps(method, steps):
-    counted = ("budget=forward_passes", "steps=720", "eval_every=180")
-    run = the_run(f"optimizer={method}", *counted)
-    assert (run.steps, run.eval_every) == (steps, steps // 4)
-    typed = the_run(f"optimizer={method}", f"steps={steps}", f"eval_every={steps // 4}")
-    assert identity.run_id(run) == identity.run_id(typed)
 
 
 def test_help_names_every_option_of_every_group():
