@@ -278,8 +278,10 @@ def test_a_run_with_any_history_ends_as_the_undisturbed_one_or_names_what_is_wro
 MORE = [
     *((of, [in_step, SCORING, moving]) for of, (in_step, moving) in METHODS.items()),
     *((EVERY, kills) for kills in KILLS),
-    ("optimizer=mezo", [3, labels_flipped, read_otherwise, "steps=5", "steps=9", "steps=5 patience=null"]),
+    ("optimizer=mezo", [3, labels_flipped, read_otherwise, "steps=5", "steps=9", "steps=5 patience=null",
+        partials_left]),
     ("optimizer=mezo", [At(STEP, 3), "steps=9", "resume=false"]),
+    (EVERY, ["steps=5", "steps=9"]),  # of which step 5 is no evaluation
     ("optimizer=mezo precision.noise=philox precision.restore=streamed model.offload=disk", [copy_lost]),
     ("optimizer=mezo lr=1e-12", ["patience=1", "patience=null", "patience=1 steps=7"]),
 ]  # fmt: skip

@@ -21,8 +21,8 @@ TRAJECTORY = "trajectory.bin"
 
 LOSSES = "train/losses"  # Key of what a step's forward passes measured, in their order
 
-OF_EVALUATION = ("eval/", "best/", "time/eval_s", "mem/")
-"""Beginnings of the keys that an evaluation adds to its step's row."""
+OF_EVALUATION = ("eval/", "best/", "time/eval_s", "mem/", "optim/survives")
+"""Beginnings of the keys that an evaluation, and a step before one, add to its step's row."""
 
 Row = dict[str, Any]
 
