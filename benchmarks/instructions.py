@@ -15,25 +15,26 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from zo.noise import cuda
+from zo.noise.cuda import passes
+from zo.noise.cuda.engine import BLOCK
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 WARPS = 4
 LINE = re.compile(r"\.(L_x_\d+):|\s+/\*[0-9a-f]+\*/\s+(@!?U?P\d+ )?\s*([A-Z0-9_]+)([.\w]*)")
-SWITCHES = {"STEPS": 9, "ONE": True, "PENDING": False, "KEEPS": False, "AT_RANDOM": False}
+SWITCHES = {"LEVELS": 9, "ONE": True, "PENDING": False, "KEEPS": False, "AT_RANDOM": False}
 
 
 def compiled(dtype: str, signs: bool, many: bool) -> str:
     """Returns the machine code of a pass."""
-    names = cuda._pass.arg_names
+    names = passes.run.arg_names
     kinds = {"out": f"*{dtype}", "theta": f"*{dtype}", "table": "*i64", "keep": "fp32"}
     kinds |= dict.fromkeys(("count", "pending", "tensor", "width", "parts"), "i32")
     kinds |= {"places": "*i64"} if many else {}
     absent = dict.fromkeys({"scale", "rows", "limit", "places"} - kinds.keys())
-    fixed: dict[str, Any] = {**absent, **SWITCHES, "start": 0, "SIGNS": signs, "BLOCK": cuda.BLOCK}
+    fixed: dict[str, Any] = {**absent, **SWITCHES, "start": 0, "SIGNS": signs, "BLOCK": BLOCK}
     signature = {name: kinds.get(name, "constexpr") for name in names}
     values = {(names.index(name),): value for name, value in fixed.items()}
-    source = ASTSource(fn=cuda._pass, signature=signature, constexprs=values)
+    source = ASTSource(fn=passes.run, signature=signature, constexprs=values)
     options = {"num_warps": WARPS, "enable_fp_fusion": False}
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -50,7 +51,7 @@ def per_value(dtype: str, signs: bool, many: bool) -> float:
         blocks[-1][1] += bool(mask) and name in ("LDG", "STG") and not kind.endswith(("64", "128"))
         if label or name in ("BRA", "EXIT"):
             blocks.append([0, 0])
-    return sum(size for size, masked in blocks if masked < 4) * WARPS * 32 / (4 * cuda.BLOCK)
+    return sum(size for size, masked in blocks if masked < 4) * WARPS * 32 / (4 * BLOCK)
 
 
 if __name__ == "__main__":

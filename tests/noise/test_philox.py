@@ -89,19 +89,22 @@ def program(bits: NoiseKey | None) -> Program:
 @pytest.mark.skipif(
     not engine("philox").runs_programs, reason="torch rounds products before their sums"
 )
+@pytest.mark.parametrize(("other", "device"), OTHERS)
 @pytest.mark.parametrize("bits", [None, BITS])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_program_gives_the_bits_of_the_reference_in_any_parts(dtype, bits):
+def test_a_program_gives_the_bits_of_the_reference_in_any_parts(other, device, dtype, bits):
     shapes, found = [(33, 41), (5,), (300, 7), (3, 5000), (1, 9), (40, 1)], []
-    for on in (engine("philox"), NUMPY):
-        tensors, state = ([some(of, to, n) for of in shapes] for n, to in enumerate((dtype, F32)))
-        left = [some((5, of[0]) if of[1:] else of, F32) for of in shapes]
-        right = [some((5, of[1]) if of[1:] else (0,), F32) for of in shapes]
+    for drawer, on in ((other, device), (NUMPY, "cpu")):
+        tensors, state = (
+            [some(of, to, n).to(on) for of in shapes] for n, to in enumerate((dtype, F32))
+        )
+        left = [some((5, of[0]) if of[1:] else of, F32).to(on) for of in shapes]
+        right = [some((5, of[1]) if of[1:] else (0,), F32).to(on) for of in shapes]
         lists, keeps = [tensors, state, left, right], np.linspace(0.5, 1, 6, dtype=np.float32)
-        assert on.run(program(bits if dtype != F32 else None), lists, [4, 1, 0, 9, 2, 3], keeps)
+        assert drawer.run(program(bits if dtype != F32 else None), lists, [4, 1, 0, 9, 2, 3], keeps)
         found.append(tensors + state)
     assert all(map(same_bits, *found))
-    assert not on.run(program(None), [[of[0].mT] for of in lists], [0], keeps[:1])
+    assert not drawer.run(program(None), [[of[0].mT] for of in lists], [0], keeps[:1])
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), PUBLISHED, ids=["zeros", "ones", "pi"])

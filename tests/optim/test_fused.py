@@ -14,9 +14,8 @@ from tests.support.quadratic import DTYPES, same
 from zo.noise import PERTURBATION, ROUNDING, NoiseKey
 from zo.noise.reference import NumpyEngine
 from zo.optim import OPTIMIZERS
-from zo.optim.hizoo import HiZOOUpdate
-from zo.optim.kernels import AdamScalars, HiZOOScalars
-from zo.optim.mezo_adam import AdamUpdate
+from zo.optim.hizoo import HiZOOScalars, HiZOOUpdate
+from zo.optim.mezo_adam import AdamScalars, AdamUpdate
 from zo.weights.directions import Gaussian, Preconditioned, Rademacher
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import ParameterUpdate, Rounding, UpdateTarget
@@ -92,7 +91,7 @@ def test_one_pass_is_several_within_a_rounding(name, settings, state_dtype, dtyp
         opt.advance((0.7, 2e-4) if name == "hizoo" else (0.7, -0.4, 0.2)[: opt.config.n])
         runs.append([params.local[0], *(t for (t,) in opt.state.values())])
         for change in (HiZOOUpdate, AdamUpdate):
-            monkeypatch.setattr(change, "kernel", ParameterUpdate.kernel)
+            monkeypatch.setattr(change, "along", ())
             monkeypatch.setattr(change, "change", ParameterUpdate.change)
     for was, one, several in zip(before, *runs, strict=True):
         assert not torch.equal(one, was)
@@ -106,40 +105,49 @@ COMPILED = """
 import re, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from zo.noise import cuda as noise
-from zo.optim.kernels import cuda as fused
+from tests.noise.test_philox import BITS, KEY, program
+from zo.noise.cuda import passes, programs
+from zo.noise.cuda.engine import BLOCK, PROGRAM_BLOCK, steps_of
+from zo.noise.program import Program
 
-def show(kernel, dtype, **fixed):
-    names = kernel.arg_names
-    fixed = {"SIGNS": False, "AT_RANDOM": False, "PENDING": True, "ONE": False, "KEEPS": True, "STEPS": 9,
-             "BLOCK": noise.BLOCK, **fixed}
-    types = dict.fromkeys(names, "fp32") | dict.fromkeys(("rows", "table", "places"), "*i64")
-    types |= dict.fromkeys(("out", "theta", "scale", "limit", "like", "p", "h", "m", "v"), "*" + dtype)
-    types |= dict.fromkeys(("count", "tensor", "start", "width", "parts", "tensors", "directions"), "i32")
-    types |= {} if "PENDING" in names else {"pending": "i32"}
-    fixed = {name: value for name, value in fixed.items() if name in names}
-    types = {name: types.get(name) for name in names} | dict.fromkeys(fixed, "constexpr")
+def show(kernel, types, dtype, fixed, fuses=False):
+    fixed = {name: value for name, value in fixed.items() if name in kernel.arg_names}
+    types = {name: types.get(name) for name in kernel.arg_names} | dict.fromkeys(fixed, "constexpr")
     compiled = triton.compile(
         ASTSource(kernel, types, fixed), target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
     found = set(re.findall(r"^\\s+([a-z0-9_.]+)\\s", compiled.asm["ptx"], re.M))
-    assert not [op for op in found if op.startswith("fma") or "approx" in op]
-    wanted = ["mul.rn.f32", "sqrt.rn.f32", *["div.rn.f32"] * ("like" not in names)]
-    wanted += ["cvt.rn.bf16"] * (dtype == "bf16")
-    assert all(any(one.startswith(op) for one in found) for op in wanted)
+    assert not [op for op in found if "approx" in op]
+    assert fuses == bool([op for op in found if op.startswith("fma")])
+    wanted = ["mul.rn.f32", "sqrt.rn.f32", "div.rn.f32"] + ["cvt.rn.bf16"] * (dtype == "bf16")
+    assert all(any(one.startswith(op) for one in found) for op in wanted), (found, wanted)
 
-show(noise._pass, "bf16", places=None)
-show(noise._pass, "bf16")
-show(noise._pass, "fp16", AT_RANDOM=True)
-show(noise._pass, "fp32", rows=None)
-show(noise._pass, "bf16", SIGNS=True)
-for kernel in (fused._hizoo, fused._adam):
-    for dtype, switch in (("bf16", True), ("fp16", True), ("fp32", False)):
-        show(kernel, dtype, SIGNS=switch, IN_FLOAT32=switch, AT_RANDOM=switch)
+def show_pass(dtype, **fixed):
+    types = dict.fromkeys(passes.run.arg_names, "i32") | dict.fromkeys(("rows", "table", "places"), "*i64")
+    types |= dict.fromkeys(("out", "theta", "scale", "limit"), "*" + dtype) | {"keep": "fp32"}
+    switches = {"SIGNS": False, "AT_RANDOM": False, "PENDING": True, "ONE": False, "KEEPS": True}
+    show(passes.run, types, dtype, {**switches, "LEVELS": 9, "BLOCK": BLOCK, **fixed})
+
+def show_program(dtype, program, fuses):
+    kinds = ({"fp32": 0, "bf16": 1, "fp16": 2}[dtype], 0, 0, 0)
+    fixed = {"STEPS": steps_of(program), "KINDS": kinds, "WIDE": bool(program.signs)}
+    fixed |= {"LEVELS": 9, "BLOCK": PROGRAM_BLOCK}
+    show(programs.run, dict.fromkeys(("places", "table"), "*i64"), dtype, fixed, fuses)
+
+show_pass("bf16", places=None)
+show_pass("bf16")
+show_pass("fp16", AT_RANDOM=True)
+show_pass("fp32", rows=None)
+show_pass("bf16", SIGNS=True)
+show_program("fp16", program(BITS), True)
+plain = Program()
+z = plain.draw(KEY)
+plain.write(0, plain.read(0).plus(z.mul(z).div(plain.read(1).sqrt()), 0.3))
+show_program("bf16", plain, False)
 """
 
 
 @pytest.mark.process
-def test_the_kernels_compile_for_a_gpu_without_a_fused_multiply_add():
+def test_the_kernels_compile_for_a_gpu_and_fuse_only_what_a_program_fuses():
     """For Hopper, whether or not one is here; and the cast to bfloat16 rounds to nearest."""
     pytest.importorskip("triton")
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

@@ -103,6 +103,29 @@ def test_what_is_done_for_all_tensors_together_has_the_bits_of_one_at_a_time(
     assert most < one_by_one or (kind, name) == ("updates", "conmezo")  # by tables of tensors
 
 
+@pytest.mark.process  # Triton's interpreter
+@needs_programs
+@pytest.mark.parametrize(
+    ("name", "restore", "launches"), [("conmezo", "merged", 3), ("lozo", "streamed", 16)]
+)
+def test_a_gpu_has_the_cpus_bits_in_one_launch_a_pass(name, restore, launches, monkeypatch):
+    """Of a unit's weights or of all 36 tensors, of an update, and of a kind of factors."""
+    cuda, found, calls = pytest.importorskip("zo.noise.cuda.engine"), [], Counter()
+    monkeypatch.setattr(cuda.TritonEngine, "_run", counted(cuda.TritonEngine._run, "alone", calls))
+    launch = counted(cuda.TritonProgram._run, "launches", calls)
+    monkeypatch.setattr(cuda.TritonProgram, "_run", launch)
+    for on in ("cpu", "cuda"):
+        drawer = zo.noise.engine("philox", on)
+        monkeypatch.setattr("zo.weights.tensors.engine", lambda *_, drawer=drawer: drawer)
+        run = TinyRun(opt().bfloat16(), name, restore, "philox", weight_decay=0.1)
+        calls.clear()
+        found.append((run.steps(1), run.weights()))
+    (losses, weights), (others, same_weights) = found
+    assert losses == others
+    assert same(weights, same_weights)
+    assert calls == {"launches": launches}
+
+
 def test_fzoo_leaves_a_step_out_where_losses_tie():
     """All differ from f₀ alone, or by less than a loss is rounded by."""
     loss = Quadratic(restore="snapshot")

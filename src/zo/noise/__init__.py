@@ -6,7 +6,7 @@ always drawn in float32, whatever the parameter's dtype. No global random state 
 There are two kinds, a run's `precision.noise`: `torch`, the generator's own (`torch_generator.py`), and `philox`,
 counter based (`philox.py` defines it). A Philox value depends on its key and position alone: any part of a tensor can
 be drawn, and a pass over the weights draws while it adds. `registry.py` picks a device's engine: `cpu` (numba),
-`cuda.py` (Triton), or `reference.py` (numpy) where numba is missing.
+`cuda` (Triton), or `reference.py` (numpy) where numba is missing.
 """
 
 from zo.noise.engines import (

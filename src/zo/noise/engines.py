@@ -87,11 +87,9 @@ class PhiloxEngine(Engine):
 
     Attributes:
         runs_programs: Whether it has `_run_program`.
-        kernels: Without: module of `zo.optim.kernels` with the methods' fused passes for this engine, if there is one.
     """
 
     runs_programs: ClassVar[bool] = False
-    kernels: ClassVar[str] = ""
 
     def run(
         self,

@@ -37,7 +37,7 @@ def engine(noise: str, *devices: str) -> Engine:
         return TorchEngine(*devices)
     kinds = sorted({device.partition(":")[0] for device in devices}) or ["cpu"]
     if kinds == ["cuda"]:
-        from zo.noise.cuda import TritonEngine
+        from zo.noise.cuda.engine import TritonEngine
 
         return TritonEngine()
     if kinds != ["cpu"]:

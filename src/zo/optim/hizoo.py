@@ -23,20 +23,37 @@ schedules are constants, evaluated once per epoch; `cosine` is ours: s falls fro
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor
 
 from zo.noise.program import Value
 from zo.optim.base import Coefficients, Estimate, LossFn, ZOOptimizer, state_dtype
 from zo.optim.config_spsa import HiZOOConfig
-from zo.optim.kernels import HiZOOScalars, gpu_pass
-from zo.weights.directions import Direction, Preconditioned, Terms, fused
+from zo.weights.directions import Direction, Preconditioned, Terms
 from zo.weights.programs import ProgramValues
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import ParameterUpdate, UpdateTarget
+from zo.weights.updates import ParameterUpdate
+
+
+class HiZOOScalars(NamedTuple):
+    """Scalars of a step of HiZOO.
+
+    Attributes:
+        step: Coefficient of z/√H, with the H that is written, by which θ then moves.
+        difference: |ℓ₊ + ℓ₋ − 2 ℓ₀|.
+        smooth: s.
+        divisor: 2ε².
+        in_float32: Whether the arithmetic on H is float32, not its own dtype's.
+    """
+
+    step: float
+    difference: float
+    smooth: float
+    divisor: float
+    in_float32: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,15 +98,10 @@ class HiZOOUpdate(ParameterUpdate):
         at.store(self.h, h)
         return x.plus(z.div(h.sqrt()), step)
 
-    def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
-        """Returns a pass under Philox noise, if what is pending is along z/√H."""
-        move = fused([*pending, (self.scalars.step, Preconditioned(self.z, self.h))], at.p)
-        if move is None or move.signs or len({key for _, key in move.terms}) > 1:
-            return None
-        if move.engine.runs_programs:
-            return partial(at.run_program, move.engine, pending, self.change)
-        before, key = sum(c for c, _ in pending) if pending else None, move.terms[-1][1]
-        return gpu_pass("hizoo", move.engine, at, [self.h[at.i]], key, before, self.scalars)
+    @property
+    def along(self) -> Terms:
+        """As `ParameterUpdate.along`."""
+        return [(1.0, Preconditioned(self.z, self.h))]
 
 
 class HiZOO(ZOOptimizer):

@@ -19,21 +19,40 @@ default (the released code passes none).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor
 
 from zo.noise.program import Value
 from zo.optim.base import Coefficients, state_dtype
 from zo.optim.config_spsa import MeZOAdamConfig
-from zo.optim.kernels import AdamScalars, gpu_pass
 from zo.optim.mezo import MeZO
-from zo.weights.directions import Stored, Terms, fused
+from zo.weights.directions import Stored, Terms
 from zo.weights.programs import ProgramValues
 from zo.weights.space import ParameterSpace
-from zo.weights.updates import ParameterUpdate, UpdateTarget, combined
+from zo.weights.updates import ParameterUpdate, combined
+
+
+class AdamScalars(NamedTuple):
+    """Scalars of a step of Adam.
+
+    Attributes:
+        beta1: β₁.
+        beta2: β₂.
+        root1: 1 − β₁ᵗ.
+        root2: √(1 − β₂ᵗ).
+        eps: δ.
+        step: Coefficient of m̂ / (√v̂ + δ).
+    """
+
+    beta1: float
+    beta2: float
+    root1: float
+    root2: float
+    eps: float
+    step: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,19 +97,10 @@ class AdamUpdate(ParameterUpdate):
         way = m.div(of.root1).rounded(dtype).div(root.add(of.eps).rounded(dtype)).rounded(dtype)
         return x.plus(way, of.step)
 
-    def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
-        """Returns a pass under Philox noise, if what is pending is along the gradient's last direction."""
-        move = fused([*self.gradient, *pending], at.p)
-        last = self.gradient[-1][1]
-        if move is None or not move.plain or len(pending) > 1:
-            return None
-        if any(z != last for _, z in pending):
-            return None
-        if move.engine.runs_programs:
-            return partial(at.run_program, move.engine, pending, self.change)
-        state, gradient = (self.m[at.i], self.v[at.i]), move.terms[: len(self.gradient)]
-        rest = move.signs, pending[0][0] if pending else None, self.scalars
-        return gpu_pass("adam", move.engine, at, state, gradient, *rest)
+    @property
+    def along(self) -> Terms:
+        """As `ParameterUpdate.along`."""
+        return self.gradient
 
 
 class MeZOAdam(MeZO):

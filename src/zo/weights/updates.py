@@ -121,6 +121,11 @@ class ParameterUpdate(ABC):
 
         raise NotElementwiseError(type(self).__name__)
 
+    @property
+    def along(self) -> Terms:
+        """What is drawn, if a single tensor, too, is updated by a program; else nothing."""
+        return ()
+
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:
         """Returns a fused pass that makes the whole update of a contiguous tensor; None if there is none.
 
@@ -128,7 +133,10 @@ class ParameterUpdate(ABC):
             at: The tensor.
             pending: A displacement that is added first, rounded to nearest; may be empty.
         """
-        return None
+        one = fused([*pending, *self.along], at.p) if self.along else None
+        if one is None or not one.engine.runs_programs:
+            return None
+        return partial(at.run_program, one.engine, pending, self.change)
 
     def apply_to_all(
         self, targets: UpdateTargets, pending: Terms, residuals: Sequence[Tensor] | None

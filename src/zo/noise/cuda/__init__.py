@@ -1,0 +1,1 @@
+"""Philox noise on a CUDA GPU, by Triton: `draws`, `passes`, `programs`, and the engine that launches them."""

@@ -1,0 +1,243 @@
+"""Philox noise on a CUDA GPU: tensors of the same dtypes share a launch, which costs as much as 10⁷ values.
+
+A launch finds addresses and sizes in one table on the GPU, coefficients and keys in another. Each is copied there when
+it changes, by one asynchronous copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from zo.noise import compiling, philox
+from zo.noise.cuda import passes, programs
+from zo.noise.engines import DTYPES, Move, PhiloxEngine, PreparedProgram
+from zo.noise.keys import NoiseKey
+from zo.noise.program import DRAW, Program
+
+BLOCK, PROGRAM_BLOCK = 1024, 512
+"""Blocks of four values per program: fewer of a `Program`, whose values all take registers."""
+
+NO_KEY = NoiseKey(0, 0, 0, 0)
+
+
+class TritonEngine(PhiloxEngine):
+    """Philox noise on a CUDA GPU, or through Triton's interpreter."""
+
+    backend = "philox-cuda"
+    runs_programs = True
+
+    def draw_all_(self, out: Sequence[Tensor], key: NoiseKey, positions: Sequence[int]) -> None:
+        """As `PhiloxEngine.draw_all_`, in one launch."""
+        program = Program()
+        program.write(0, program.draw(key))
+        self._run_program(program, [out], positions, np.ones(len(out), np.float32))
+
+    def _run_program(
+        self,
+        program: Program,
+        lists: Sequence[Sequence[Tensor]],
+        positions: Sequence[int],
+        keeps: Any,
+    ) -> None:
+        TritonProgram(program, lists, positions, keeps).run_all()
+
+    def prepare(
+        self,
+        program: Program,
+        lists: Sequence[Sequence[Tensor]],
+        positions: Sequence[int],
+        keeps: Any,
+    ) -> PreparedProgram | None:
+        """As `PhiloxEngine.prepare`."""
+        fits = self._fits_program(lists)
+        return TritonProgram(program, lists, positions, keeps) if fits else None
+
+    def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
+        width = out.numel() if move.rows is None else out.shape[1]
+        # A row may begin within a block of four normals, or of 16 signs.
+        parts = triton.cdiv(width + (15 if move.signs else 3), 4 * BLOCK)
+        count = parts * (1 if move.rows is None else len(move.rows))
+        _launch(out, theta, move, count, None, 1, move.keep != 1, width, parts)
+
+    def add_to_all_(
+        self,
+        out: Sequence[Tensor],
+        thetas: Sequence[Tensor],
+        move: Move,
+        keeps: Sequence[float] | None = None,
+    ) -> None:
+        """As `PhiloxEngine.add_to_all_`, the tensors of a device and a dtype in one launch."""
+        together: dict[Any, tuple[Tensor, list[list[int]]]] = {}
+        for i, (to, theta) in enumerate(zip(out, thetas, strict=True)):
+            keep = move.keep if keeps is None else keeps[i]
+            if _shares(to, theta, move.rounding):
+                row = [theta.numel(), i, _bits(keep), to.data_ptr(), theta.data_ptr()]
+                together.setdefault((to.device, to.dtype), (to, []))[1].append(row)
+            else:
+                self.add_(to, theta, move._replace(tensor=i, keep=keep))
+        for like, rows in together.values():
+            places, count = place_table(np.array(rows), 4 * BLOCK, like.device)
+            keeps_of = any(row[2] != _bits(1.0) for row in rows)
+            shared = move._replace(tensor=rows[-1][1])
+            _launch(like, like, shared, count, places, len(rows), keeps_of)
+        increment_version(out)
+
+
+def _shares(out: Tensor, theta: Tensor, rounding: NoiseKey | None) -> bool:
+    """Returns whether a tensor can share a launch with others; else `add_` updates it, or refuses it."""
+    fits = out.shape == theta.shape and out.dtype == theta.dtype and theta.dtype in DTYPES
+    plain = rounding is None or theta.dtype != torch.float32
+    whole = out.is_contiguous() and theta.is_contiguous()
+    return fits and plain and whole and 0 < theta.numel() <= philox.POSITIONS
+
+
+class TritonProgram(PreparedProgram):
+    """A run is one launch for all tensors of the same dtypes. Arguments are those of `PhiloxEngine.run`."""
+
+    def __init__(
+        self,
+        program: Program,
+        lists: Sequence[Sequence[Tensor]],
+        positions: Sequence[int],
+        keeps: Any,
+    ):
+        self._steps = steps_of(program)
+        numbers = (step.number for step in program.steps)
+        self._terms = tuple(zip_longest(numbers, program.keys, fillvalue=NO_KEY))
+        self._wide = bool(program.signs)
+        columns = [[t.numel() for t in lists[0]], positions, [_bits(keep) for keep in keeps]]
+        for of in lists:
+            columns += [[*map(Tensor.data_ptr, of)], [*map(Tensor.numel, of)]]
+        self._rows = np.array(columns, np.int64).T
+        kinds = zip(*([DTYPES.index(t.dtype) for t in of] for of in lists), strict=True)
+        self._kinds = [*zip((t.device for t in lists[0]), kinds, strict=True)]
+
+    def run_all(self) -> None:
+        """Runs the program on all tensors."""
+        self._run(range(len(self._rows)), self._rows)
+
+    def run(self, chosen: Sequence[int], last: Sequence[Tensor]) -> None:
+        """As `PreparedProgram.run`."""
+        rows = self._rows[[*chosen]]
+        rows[:, -2] = [*map(Tensor.data_ptr, last)]
+        self._run(chosen, rows)
+        increment_version(last)
+
+    def _run(self, chosen: Sequence[int], rows: Any) -> None:
+        kinds = [self._kinds[j] for j in chosen]
+        for device, dtypes in dict.fromkeys(kinds):
+            own = rows[[kind == (device, dtypes) for kind in kinds]]
+            places, count = place_table(own, 4 * PROGRAM_BLOCK, device)
+            with compiling.launching(), torch.cuda.device_of(places):
+                programs.run[(count,)](
+                    *(places, term_table(self._terms, device)),
+                    STEPS=self._steps,
+                    KINDS=dtypes,
+                    LEVELS=len(own).bit_length(),
+                    WIDE=self._wide,
+                    BLOCK=PROGRAM_BLOCK,
+                    enable_fp_fusion=False,
+                )
+
+
+def steps_of(program: Program) -> tuple[tuple[int, ...], ...]:
+    """Returns a program's steps for the kernel: without their numbers, a key of signs as −2 − key."""
+    signs = [step.code == DRAW and step.key in program.signs for step in program.steps]
+    pairs = zip(program.steps, signs, strict=True)
+    return tuple((*s[:6], -2 - s.key if of_signs else s.key, s.rank) for s, of_signs in pairs)
+
+
+def place_table(rows: Any, values: int, device: torch.device) -> tuple[Tensor, int]:
+    """Returns the tensors' rows on the device, each behind its first program, and the number of programs.
+
+    Addresses are a part of the key: a tensor whose memory has moved gets another table.
+
+    Args:
+        rows: One per tensor, int64, which begins with its number of values.
+        values: Per program.
+        device: The GPU.
+    """
+    return _place_table(np.ascontiguousarray(rows).tobytes(), rows.shape, values, device)
+
+
+@lru_cache(maxsize=256)
+def _place_table(
+    rows: bytes, shape: tuple[int, int], values: int, device: torch.device
+) -> tuple[Tensor, int]:
+    table = np.zeros((2 ** shape[0].bit_length(), shape[1] + 1), np.int64)
+    table[: shape[0], 1:] = np.frombuffer(rows, np.int64).reshape(shape)
+    ends = np.cumsum(-(-table[:, 1] // values))
+    table[1:, 0], table[shape[0] :, 0] = ends[:-1], 2**31 - 1
+    return _on(device, table), int(ends[-1])
+
+
+def _launch(
+    out: Tensor,
+    theta: Tensor | None,
+    move: Move,
+    count: int,
+    places: Tensor | None,
+    tensors: int,
+    keeps: bool,
+    width: int = 0,
+    parts: int = 0,
+) -> None:
+    """Runs the kernel over the tensors of `places`, or over `out` alone."""
+    terms, table = (*move.pending, *move.terms), _table_of(move, out)
+    numbers = len(terms), len(move.pending), move.tensor, move.start, width, parts
+    with compiling.launching(), torch.cuda.device_of(out):
+        passes.run[(count,)](
+            *(out, theta, move.scale, move.rows, move.limit, places, table, *numbers, move.keep),
+            LEVELS=tensors.bit_length(),
+            ONE=len(terms) == 1,
+            PENDING=len(move.pending) > 0,
+            KEEPS=keeps,
+            AT_RANDOM=move.rounding is not None,
+            SIGNS=move.signs,
+            BLOCK=BLOCK,
+            enable_fp_fusion=False,
+        )
+
+
+def _table_of(move: Move, like: Tensor) -> Tensor:
+    """Returns the table of a move's terms, and of its rounding's key, on the device of `like`."""
+    terms = (*move.pending, *move.terms)
+    keys = terms if move.rounding is None else (*terms, (0.0, move.rounding))
+    philox.counter(keys[0][1] if keys else NO_KEY, move.tensor)
+    return term_table(keys, like.device)
+
+
+def _on(device: torch.device, rows: Any) -> Tensor:
+    """Copies a small array to a device, on a GPU asynchronously."""
+    found = torch.from_numpy(rows)
+    return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found
+
+
+@lru_cache(maxsize=8)
+def term_table(terms: tuple[tuple[float, NoiseKey], ...], device: torch.device) -> Tensor:
+    """Returns (len(terms), 6), int64, on the device.
+
+    Seed, stream · 2²⁴, step, direction, bits of the coefficient, and whether the key differs from the previous one.
+    """
+    lines: list[list[Any]] = []
+    before: NoiseKey | None = None
+    for c, key in terms:
+        low, high, place, step, direction = philox.counter(key, 0)
+        seed = int(np.array(high << 32 | low, np.uint64).view(np.int64))
+        lines.append([seed, place, step, direction, _bits(c), int(key != before)])
+        before = key
+    return _on(device, np.array(lines, np.int64).reshape(-1, 6))
+
+
+def _bits(x: float) -> int:
+    """Returns the bits of a number as float32."""
+    return int(np.float32(x).view(np.int32))
