@@ -106,14 +106,14 @@ def test_what_is_done_for_all_tensors_together_has_the_bits_of_one_at_a_time(
 @pytest.mark.process  # Triton's interpreter
 @needs_programs
 @pytest.mark.parametrize(
-    ("name", "restore", "launches"), [("conmezo", "merged", 3), ("lozo", "streamed", 16)]
+    ("name", "restore", "launches"),
+    [("conmezo", "merged", 3), ("lozo", "streamed", 16), ("mezo", "streamed", 13)],
 )
 def test_a_gpu_has_the_cpus_bits_in_one_launch_a_pass(name, restore, launches, monkeypatch):
     """Of a unit's weights or of all 36 tensors, of an update, and of a kind of factors."""
     cuda, found, calls = pytest.importorskip("zo.noise.cuda.engine"), [], Counter()
-    monkeypatch.setattr(cuda.TritonEngine, "_run", counted(cuda.TritonEngine._run, "alone", calls))
-    launch = counted(cuda.TritonProgram._run, "launches", calls)
-    monkeypatch.setattr(cuda.TritonProgram, "_run", launch)
+    launch = counted(cuda.compiling.launching, "launches", calls)
+    monkeypatch.setattr(cuda.compiling, "launching", launch)
     for on in ("cpu", "cuda"):
         drawer = zo.noise.engine("philox", on)
         monkeypatch.setattr("zo.weights.tensors.engine", lambda *_, drawer=drawer: drawer)

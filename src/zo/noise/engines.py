@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from zo.noise.keys import NoiseKey
-from zo.noise.philox import POSITIONS
+from zo.noise.philox import POSITIONS, counter
 
 if TYPE_CHECKING:
     from zo.noise.program import Program
@@ -78,6 +78,159 @@ class Engine(ABC):
         """
 
 
+class PreparedProgram(ABC):
+    """A program for tensors whose memory does not move before its last run.
+
+    Arguments are those of `PhiloxEngine.run`.
+    """
+
+    @abstractmethod
+    def __init__(
+        self,
+        program: Program,
+        lists: Sequence[Sequence[Tensor]],
+        positions: Sequence[int],
+        keeps: Any,
+    ): ...
+
+    @abstractmethod
+    def run_all(self) -> None:
+        """Runs the program on all tensors."""
+
+    @abstractmethod
+    def run(self, chosen: Sequence[int], last: Sequence[Tensor]) -> None:
+        """Runs a program that writes its last list alone on some tensors.
+
+        Args:
+            chosen: Which of each list.
+            last: Written in place of its last list's tensors; of their shapes and dtypes.
+        """
+
+
+class TensorTable:
+    """Tensors that are passed over together, again and again; prepared once by `PhiloxEngine.table`.
+
+    The sequences stay those of the caller, who may put other tensors of the same shapes there.
+
+    Args:
+        engine: The engine.
+        out: Where results are written, as of `PhiloxEngine.add_`: the tensors themselves, or other memory.
+        thetas: The tensors.
+        positions: Of each in its `ParameterSpace`; None is 0, 1, 2, ...
+        decays: Whether decay applies to each; None is to all.
+
+    Attributes:
+        fixed: Whether the tensors' memory stays where it is.
+    """
+
+    fixed = False
+
+    def __init__(
+        self,
+        engine: PhiloxEngine,
+        out: Sequence[Tensor],
+        thetas: Sequence[Tensor],
+        positions: Sequence[int] | None = None,
+        decays: Sequence[bool] | None = None,
+    ):
+        self.engine, self.out, self.thetas = engine, out, thetas
+        self.positions = range(len(thetas)) if positions is None else positions
+        self._decays = np.ones(len(thetas)) if decays is None else np.array(decays, np.float64)
+
+    def add_(self, move: Move, decay: float = 0.0) -> None:
+        """Applies a move to all tensors, as `PhiloxEngine.add_`.
+
+        Args:
+            move: The shared move, without scale, rows, limit and start; its `tensor` is not read.
+            decay: Share that is taken away, beside `move.keep`, of tensors that decay applies to.
+        """
+        keeps = self.keeps(move.keep, decay)
+        for j in range(len(self.thetas)):
+            self.add_one_(j, move, keeps)
+
+    def add_one_(self, j: int, move: Move, keeps: Any) -> None:
+        """Applies a move to tensor j by a pass of its own."""
+        move = move._replace(tensor=self.positions[j], keep=float(keeps[j]))
+        self.engine.add_(self.out[j], self.thetas[j], move)
+
+    def keeps(self, keep: float, decay: float) -> Any:
+        """Returns the factor of each tensor, (tensors,), float32."""
+        return (keep - decay * self._decays).astype(np.float32)
+
+
+class Group(NamedTuple):
+    """Tensors of one device and dtype in a table.
+
+    Attributes:
+        members: Their positions in the table.
+        columns: (4, tensors): addresses that are written and that are read, where a tensor ends if they are counted
+            through, and its position in its space.
+        device: Their device.
+        dtype: Their dtype.
+    """
+
+    members: Any
+    columns: Any
+    device: torch.device
+    dtype: torch.dtype
+
+
+class GroupedTable(TensorTable, ABC):
+    """A table of which all tensors of a device and a dtype are passed over by one call.
+
+    Addresses are read at each pass, so a tensor may move in memory, unless the table is `fixed`.
+    """
+
+    _addresses: Sequence[int] = ()
+    _for: tuple[float, float] | None = None
+
+    def add_(self, move: Move, decay: float = 0.0) -> None:
+        """As `TensorTable.add_`."""
+        if not (self.fixed and self._addresses):
+            now = [*map(Tensor.data_ptr, self.thetas)]
+            now += [] if self.out is self.thetas else map(Tensor.data_ptr, self.out)
+            if now != self._addresses:
+                self._enter(now)
+        if self._for != (move.keep, decay):
+            self._keeps, self._for = self.keeps(move.keep, decay), (move.keep, decay)
+            self._passes = [self._pass_of(own, self._keeps[own.members]) for own in self._groups]
+        for own, run in zip(self._groups, self._passes, strict=True):
+            if move.rounding is not None and own.dtype == torch.float32:
+                self.add_one_(own.members[0], move, self._keeps)  # which refuses it
+            run(move)
+        increment_version(self.out)
+        for j in self._alone:
+            self.add_one_(j, move, self._keeps)
+
+    @abstractmethod
+    def _pass_of(self, own: Group, keeps: Any) -> Callable[[Move], None]:
+        """Returns the pass over a group, with a factor for each tensor, (tensors,), float32."""
+
+    def _enter(self, now: Sequence[int]) -> None:
+        """Enters the tensors; those that are not contiguous, or change their dtype, get a pass of their own each."""
+        kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        addresses = np.array(now, np.int64)
+        self._alone = list[int]()
+        for j, (out, theta) in enumerate(zip(self.out, self.thetas, strict=True)):
+            check_positions(out, 0, None, theta)
+            if not out.numel():
+                continue
+            lies = out.is_contiguous() and theta.is_contiguous()
+            if lies and out.dtype == theta.dtype and theta.dtype in DTYPES:
+                kinds.setdefault((out.device, out.dtype), []).append(j)
+            else:
+                self._alone.append(j)
+        count, positions = len(self.out), np.array(self.positions, np.int64)
+        counter(NoiseKey(0, 0, 0, 0), int(positions.max(initial=0)))
+        self._groups = []
+        for kind, found in kinds.items():
+            members = np.array(found)
+            ends = np.cumsum([self.out[j].numel() for j in found])
+            columns = addresses[members - count], addresses[members], ends, positions[members]
+            self._groups.append(Group(members, np.stack(columns), *kind))
+        self._addresses, self._for = now, None
+
+
 class PhiloxEngine(Engine):
     """Counter-based noise, see `zo.noise.philox`: any part of a tensor, and sums of many draws in one pass.
 
@@ -86,10 +239,14 @@ class PhiloxEngine(Engine):
     (`_version`), for layers that keep what they computed of a weight until it is written.
 
     Attributes:
-        runs_programs: Whether it has `_run_program`.
+        runs_programs: Whether it runs programs.
+        prepared: How; without, it has `_run_program`.
+        tables: What prepares passes over many tensors.
     """
 
     runs_programs: ClassVar[bool] = False
+    prepared: ClassVar[type[PreparedProgram] | None] = None
+    tables: ClassVar[type[TensorTable]] = TensorTable
 
     def run(
         self,
@@ -127,7 +284,9 @@ class PhiloxEngine(Engine):
         Returns:
             None if `run` would not run it, or the engine prepares none.
         """
-        return None
+        if self.prepared is None or not self._fits_program(lists):
+            return None
+        return self.prepared(program, lists, positions, keeps)
 
     def _fits_program(self, lists: Sequence[Sequence[Tensor]]) -> bool:
         fits = (all(map(Tensor.is_contiguous, of)) for of in lists)
@@ -143,7 +302,8 @@ class PhiloxEngine(Engine):
         keeps: Any,
     ) -> None:
         """`run` of tensors that fit."""
-        raise NotImplementedError
+        assert self.prepared is not None
+        self.prepared(program, lists, positions, keeps).run_all()
 
     def draw_(
         self,
@@ -215,97 +375,11 @@ class PhiloxEngine(Engine):
         decays: Sequence[bool] | None = None,
     ) -> TensorTable:
         """Prepares passes over many tensors; arguments are those of `TensorTable`."""
-        return TensorTable(self, out, thetas, positions, decays)
-
-    def add_to_all_(
-        self,
-        out: Sequence[Tensor],
-        thetas: Sequence[Tensor],
-        move: Move,
-        keeps: Sequence[float] | None = None,
-    ) -> None:
-        """Applies a move to all tensors of a `ParameterSpace`, in its order, as `add_`.
-
-        Args:
-            out: As of `add_`, one per tensor.
-            thetas: The tensors.
-            move: The shared move; its `tensor` is not read.
-            keeps: `keep` of each; None is the move's.
-        """
-        for i, (to, theta) in enumerate(zip(out, thetas, strict=True)):
-            keep = move.keep if keeps is None else keeps[i]
-            self.add_(to, theta, move._replace(tensor=i, keep=keep))
+        return self.tables(self, out, thetas, positions, decays)
 
     @abstractmethod
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         """`add_`, or without theta `draw_`, of contiguous, non-empty tensors; their dtypes may differ."""
-
-
-class PreparedProgram(ABC):
-    """A program that writes its last list alone; the memory of its tensors does not move before the last run."""
-
-    @abstractmethod
-    def run(self, chosen: Sequence[int], last: Sequence[Tensor]) -> None:
-        """Runs the program on some tensors.
-
-        Args:
-            chosen: Which of each list.
-            last: Written in place of its last list's tensors; of their shapes and dtypes.
-        """
-
-
-class TensorTable:
-    """Tensors that are passed over together, again and again; prepared once by `PhiloxEngine.table`.
-
-    The sequences stay those of the caller, who may put other tensors of the same shapes there.
-
-    Args:
-        engine: The engine.
-        out: Where results are written, as of `PhiloxEngine.add_`: the tensors themselves, or other memory.
-        thetas: The tensors.
-        positions: Of each in its `ParameterSpace`; None is 0, 1, 2, ...
-        decays: Whether decay applies to each; None is to all.
-
-    Attributes:
-        fixed: Whether the tensors' memory stays where it is.
-    """
-
-    fixed = False
-
-    def __init__(
-        self,
-        engine: PhiloxEngine,
-        out: Sequence[Tensor],
-        thetas: Sequence[Tensor],
-        positions: Sequence[int] | None = None,
-        decays: Sequence[bool] | None = None,
-    ):
-        self.engine, self.out, self.thetas = engine, out, thetas
-        self.positions = range(len(thetas)) if positions is None else positions
-        self._decays = np.ones(len(thetas)) if decays is None else np.array(decays, np.float64)
-
-    def add_(self, move: Move, decay: float = 0.0) -> None:
-        """Applies a move to all tensors, as `PhiloxEngine.add_`.
-
-        Args:
-            move: The shared move, without scale, rows, limit and start; its `tensor` is not read.
-            decay: Share that is taken away, beside `move.keep`, of tensors that decay applies to.
-        """
-        keeps = self.keeps(move.keep, decay)
-        if self.positions == range(len(self.thetas)):
-            self.engine.add_to_all_(self.out, self.thetas, move, keeps.tolist())
-            return
-        for j in range(len(self.thetas)):
-            self.add_one_(j, move, keeps)
-
-    def add_one_(self, j: int, move: Move, keeps: Any) -> None:
-        """Applies a move to tensor j by a pass of its own."""
-        move = move._replace(tensor=self.positions[j], keep=float(keeps[j]))
-        self.engine.add_(self.out[j], self.thetas[j], move)
-
-    def keeps(self, keep: float, decay: float) -> Any:
-        """Returns the factor of each tensor, (tensors,), float32."""
-        return (keep - decay * self._decays).astype(np.float32)
 
 
 def check_positions(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,11 +19,11 @@ from zo.noise.cpu.draws import CHUNK
 from zo.noise.cpu.passes import add, add_rows, add_to_all, fill, fill_all, fill_rows
 from zo.noise.engines import (
     DTYPES,
+    Group,
+    GroupedTable,
     Move,
     PhiloxEngine,
     PreparedProgram,
-    TensorTable,
-    check_positions,
     flat_array,
 )
 from zo.noise.keys import NoiseKey
@@ -45,6 +45,59 @@ def torch_fuses() -> bool:
     return bool((torch.addcmul(a, b, b) == once).all() and (a.add(b, alpha=c) == once).all())
 
 
+class NumbaProgram(PreparedProgram):
+    """A run is one compiled call."""
+
+    def __init__(
+        self,
+        program: Program,
+        lists: Sequence[Sequence[Tensor]],
+        positions: Sequence[int],
+        keeps: Any,
+    ):
+        from zo.noise.cpu.programs import run  # here: most methods need none
+
+        self._kernel, self._program = run, program.assembled()
+        rows = [[*map(Tensor.data_ptr, of)] for of in lists]
+        rows += [[DTYPES.index(t.dtype) for t in of] for of in lists]
+        rows += [[*map(Tensor.numel, of)] for of in lists]
+        self._rows, self._keeps = np.array([*rows, [*positions]], np.int64), keeps
+
+    def run_all(self) -> None:
+        """As `PreparedProgram.run_all`."""
+        self._run(self._rows, self._keeps)
+
+    def run(self, chosen: Sequence[int], last: Sequence[Tensor]) -> None:
+        """As `PreparedProgram.run`."""
+        rows = self._rows.take(chosen, 1)
+        rows[len(rows) // 3 - 1] = [*map(Tensor.data_ptr, last)]
+        self._run(rows, self._keeps.take(chosen))
+        increment_version(last)
+
+    def _run(self, rows: Any, keeps: Any) -> None:
+        lists = len(rows) // 3
+        ends = rows[2 * lists].cumsum()
+        given = rows, ends, keeps, (*LIKE.values(),), *self._program
+        in_parts(int(ends[-1]), partial(self._kernel, *given))
+
+
+class NumbaTable(GroupedTable):
+    """A pass over all tensors of one dtype is one compiled call, which costs as much as 10⁵ values."""
+
+    _last: ClassVar[tuple[Move, tuple[Any, ...]] | None] = None  # units share a move
+
+    def _pass_of(self, own: Group, keeps: Any) -> Callable[[Move], None]:
+        given, size = (own.columns, keeps, LIKE[own.dtype]), int(own.columns[2, -1])
+        return lambda move: in_parts(size, partial(add_to_all, *given, *self._fixed(move)))
+
+    def _fixed(self, move: Move) -> tuple[Any, ...]:
+        """Returns the kernel's arguments that are the same for all tensors."""
+        if NumbaTable._last is None or NumbaTable._last[0] is not move:
+            more = key_words(move.rounding, 0), move.signs or None
+            NumbaTable._last = move, (*_terms(move._replace(tensor=0)), *more)
+        return NumbaTable._last[1]
+
+
 class NumbaEngine(PhiloxEngine):
     """Philox noise on the CPU, with as many threads as torch has.
 
@@ -53,42 +106,13 @@ class NumbaEngine(PhiloxEngine):
 
     backend = "philox-cpu"
     runs_programs = torch_fuses()
-
-    def table(
-        self,
-        out: Sequence[Tensor],
-        thetas: Sequence[Tensor],
-        positions: Sequence[int] | None = None,
-        decays: Sequence[bool] | None = None,
-    ) -> TensorTable:
-        """As `PhiloxEngine.table`."""
-        return NumbaTable(self, out, thetas, positions, decays)
+    prepared, tables = NumbaProgram, NumbaTable
 
     def draw_all_(self, out: Sequence[Tensor], key: NoiseKey, positions: Sequence[int]) -> None:
         """As `PhiloxEngine.draw_all_`, by one compiled call."""
         ends = np.cumsum([t.numel() for t in out])
         columns = np.stack([np.array([t.data_ptr() for t in out]), ends, np.array(positions)])
         in_parts(int(ends[-1]), partial(fill_all, columns, LIKE[torch.float32], key_words(key, 0)))
-
-    def _run_program(
-        self,
-        program: Program,
-        lists: Sequence[Sequence[Tensor]],
-        positions: Sequence[int],
-        keeps: Any,
-    ) -> None:
-        NumbaProgram(program, lists, positions, keeps).run_all()
-
-    def prepare(
-        self,
-        program: Program,
-        lists: Sequence[Sequence[Tensor]],
-        positions: Sequence[int],
-        keeps: Any,
-    ) -> PreparedProgram | None:
-        """As `PhiloxEngine.prepare`."""
-        fits = self._fits_program(lists)
-        return NumbaProgram(program, lists, positions, keeps) if fits else None
 
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         to = flat_array(out)
@@ -119,111 +143,6 @@ class NumbaEngine(PhiloxEngine):
             return
         index, w = move.rows.numpy(), out.shape[1]
         in_parts(len(index), some_rows, each=w)
-
-
-class NumbaProgram(PreparedProgram):
-    """A run is one compiled call. Arguments are those of `PhiloxEngine.run`."""
-
-    def __init__(
-        self,
-        program: Program,
-        lists: Sequence[Sequence[Tensor]],
-        positions: Sequence[int],
-        keeps: Any,
-    ):
-        from zo.noise.cpu.programs import run  # here: most methods need none
-
-        self._kernel, self._program = run, program.assembled()
-        rows = [[*map(Tensor.data_ptr, of)] for of in lists]
-        rows += [[DTYPES.index(t.dtype) for t in of] for of in lists]
-        rows += [[*map(Tensor.numel, of)] for of in lists]
-        self._rows, self._keeps = np.array([*rows, [*positions]], np.int64), keeps
-
-    def run_all(self) -> None:
-        """Runs the program on all tensors."""
-        self._run(self._rows, self._keeps)
-
-    def run(self, chosen: Sequence[int], last: Sequence[Tensor]) -> None:
-        """As `PreparedProgram.run`."""
-        rows = self._rows.take(chosen, 1)
-        rows[len(rows) // 3 - 1] = [*map(Tensor.data_ptr, last)]
-        self._run(rows, self._keeps.take(chosen))
-        increment_version(last)
-
-    def _run(self, rows: Any, keeps: Any) -> None:
-        lists = len(rows) // 3
-        ends = rows[2 * lists].cumsum()
-        given = rows, ends, keeps, (*LIKE.values(),), *self._program
-        in_parts(int(ends[-1]), partial(self._kernel, *given))
-
-
-class NumbaTable(TensorTable):
-    """A pass over all tensors of one dtype is one compiled call, which costs as much as 10⁵ values.
-
-    Addresses are read at each pass, so a tensor may move in memory, unless the table is `fixed`.
-    """
-
-    _addresses: Sequence[int] = ()
-    _for: tuple[float, float] | None = None
-    _last: ClassVar[tuple[Move, tuple[Any, ...]] | None] = None  # units share a move
-
-    def add_(self, move: Move, decay: float = 0.0) -> None:
-        """As `TensorTable.add_`."""
-        if not (self.fixed and self._addresses):
-            now = [*map(Tensor.data_ptr, self.thetas)]
-            now += [] if self.out is self.thetas else map(Tensor.data_ptr, self.out)
-            if now != self._addresses:
-                self._enter(now)
-        if self._for != (move.keep, decay):
-            keeps = self.keeps(move.keep, decay)
-            self._own_keeps = keeps, [keeps[own.members] for own in self._groups]
-            self._for = move.keep, decay
-        fixed = self._fixed(move)
-        for own, keep in zip(self._groups, self._own_keeps[1], strict=True):
-            if move.rounding is not None and own.like.itemsize == 4:
-                self.add_one_(own.members[0], move, self._own_keeps[0])  # which refuses it
-            in_parts(own.size, partial(add_to_all, own.columns, keep, own.like, *fixed))
-        increment_version(self.out)
-        for j in self._alone:
-            self.add_one_(j, move, self._own_keeps[0])
-
-    def _fixed(self, move: Move) -> tuple[Any, ...]:
-        """Returns the kernel's arguments that are the same for all tensors."""
-        if NumbaTable._last is None or NumbaTable._last[0] is not move:
-            more = key_words(move.rounding, 0), move.signs or None
-            NumbaTable._last = move, (*_terms(move._replace(tensor=0)), *more)
-        return NumbaTable._last[1]
-
-    def _enter(self, now: Sequence[int]) -> None:
-        """Enters the tensors, by their dtypes; those that are not contiguous get a pass of their own each."""
-        kinds: dict[torch.dtype, list[int]] = {}
-        addresses = np.array(now, np.int64)
-        self._alone = list[int]()
-        for j, (out, theta) in enumerate(zip(self.out, self.thetas, strict=True)):
-            check_positions(out, 0, None, theta)
-            lies = out.is_contiguous() and theta.is_contiguous()
-            if lies and out.dtype == theta.dtype and theta.dtype in LIKE:
-                kinds.setdefault(out.dtype, []).append(j)
-            else:
-                self._alone.append(j)
-        count, positions = len(self.out), np.array(self.positions, np.int64)
-        philox.counter(NoiseKey(0, 0, 0, 0), int(positions.max(initial=0)))
-        self._groups = []
-        for dtype, found in kinds.items():
-            members = np.array(found)
-            ends = np.cumsum([self.out[j].numel() for j in found])
-            columns = addresses[members - count], addresses[members], ends, positions[members]
-            self._groups.append(_Group(members, int(ends[-1]), np.stack(columns), LIKE[dtype]))
-        self._addresses, self._for = now, None
-
-
-class _Group(NamedTuple):
-    """Tensors of one dtype: members of a table, values, and columns of the table as of `add_to_all`."""
-
-    members: Any
-    size: int
-    columns: Any
-    like: Any
 
 
 def _terms(move: Move) -> tuple[int, Any, Any]:

@@ -6,7 +6,7 @@ it changes, by one asynchronous copy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
@@ -19,7 +19,7 @@ from torch.autograd.graph import increment_version
 
 from zo.noise import compiling, philox
 from zo.noise.cuda import passes, programs
-from zo.noise.engines import DTYPES, Move, PhiloxEngine, PreparedProgram
+from zo.noise.engines import DTYPES, Group, GroupedTable, Move, PhiloxEngine, PreparedProgram
 from zo.noise.keys import NoiseKey
 from zo.noise.program import DRAW, Program
 
@@ -29,79 +29,8 @@ BLOCK, PROGRAM_BLOCK = 1024, 512
 NO_KEY = NoiseKey(0, 0, 0, 0)
 
 
-class TritonEngine(PhiloxEngine):
-    """Philox noise on a CUDA GPU, or through Triton's interpreter."""
-
-    backend = "philox-cuda"
-    runs_programs = True
-
-    def draw_all_(self, out: Sequence[Tensor], key: NoiseKey, positions: Sequence[int]) -> None:
-        """As `PhiloxEngine.draw_all_`, in one launch."""
-        program = Program()
-        program.write(0, program.draw(key))
-        self._run_program(program, [out], positions, np.ones(len(out), np.float32))
-
-    def _run_program(
-        self,
-        program: Program,
-        lists: Sequence[Sequence[Tensor]],
-        positions: Sequence[int],
-        keeps: Any,
-    ) -> None:
-        TritonProgram(program, lists, positions, keeps).run_all()
-
-    def prepare(
-        self,
-        program: Program,
-        lists: Sequence[Sequence[Tensor]],
-        positions: Sequence[int],
-        keeps: Any,
-    ) -> PreparedProgram | None:
-        """As `PhiloxEngine.prepare`."""
-        fits = self._fits_program(lists)
-        return TritonProgram(program, lists, positions, keeps) if fits else None
-
-    def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
-        width = out.numel() if move.rows is None else out.shape[1]
-        # A row may begin within a block of four normals, or of 16 signs.
-        parts = triton.cdiv(width + (15 if move.signs else 3), 4 * BLOCK)
-        count = parts * (1 if move.rows is None else len(move.rows))
-        _launch(out, theta, move, count, None, 1, move.keep != 1, width, parts)
-
-    def add_to_all_(
-        self,
-        out: Sequence[Tensor],
-        thetas: Sequence[Tensor],
-        move: Move,
-        keeps: Sequence[float] | None = None,
-    ) -> None:
-        """As `PhiloxEngine.add_to_all_`, the tensors of a device and a dtype in one launch."""
-        together: dict[Any, tuple[Tensor, list[list[int]]]] = {}
-        for i, (to, theta) in enumerate(zip(out, thetas, strict=True)):
-            keep = move.keep if keeps is None else keeps[i]
-            if _shares(to, theta, move.rounding):
-                row = [theta.numel(), i, _bits(keep), to.data_ptr(), theta.data_ptr()]
-                together.setdefault((to.device, to.dtype), (to, []))[1].append(row)
-            else:
-                self.add_(to, theta, move._replace(tensor=i, keep=keep))
-        for like, rows in together.values():
-            places, count = place_table(np.array(rows), 4 * BLOCK, like.device)
-            keeps_of = any(row[2] != _bits(1.0) for row in rows)
-            shared = move._replace(tensor=rows[-1][1])
-            _launch(like, like, shared, count, places, len(rows), keeps_of)
-        increment_version(out)
-
-
-def _shares(out: Tensor, theta: Tensor, rounding: NoiseKey | None) -> bool:
-    """Returns whether a tensor can share a launch with others; else `add_` updates it, or refuses it."""
-    fits = out.shape == theta.shape and out.dtype == theta.dtype and theta.dtype in DTYPES
-    plain = rounding is None or theta.dtype != torch.float32
-    whole = out.is_contiguous() and theta.is_contiguous()
-    return fits and plain and whole and 0 < theta.numel() <= philox.POSITIONS
-
-
 class TritonProgram(PreparedProgram):
-    """A run is one launch for all tensors of the same dtypes. Arguments are those of `PhiloxEngine.run`."""
+    """A run is one launch for all tensors of the same dtypes."""
 
     def __init__(
         self,
@@ -122,7 +51,7 @@ class TritonProgram(PreparedProgram):
         self._kinds = [*zip((t.device for t in lists[0]), kinds, strict=True)]
 
     def run_all(self) -> None:
-        """Runs the program on all tensors."""
+        """As `PreparedProgram.run_all`."""
         self._run(range(len(self._rows)), self._rows)
 
     def run(self, chosen: Sequence[int], last: Sequence[Tensor]) -> None:
@@ -137,6 +66,8 @@ class TritonProgram(PreparedProgram):
         for device, dtypes in dict.fromkeys(kinds):
             own = rows[[kind == (device, dtypes) for kind in kinds]]
             places, count = place_table(own, 4 * PROGRAM_BLOCK, device)
+            if not count:
+                continue
             with compiling.launching(), torch.cuda.device_of(places):
                 programs.run[(count,)](
                     *(places, term_table(self._terms, device)),
@@ -147,6 +78,39 @@ class TritonProgram(PreparedProgram):
                     BLOCK=PROGRAM_BLOCK,
                     enable_fp_fusion=False,
                 )
+
+
+class TritonTable(GroupedTable):
+    """A pass over all tensors of one dtype is one launch, with a table that stays on the GPU."""
+
+    def _pass_of(self, own: Group, keeps: Any) -> Callable[[Move], None]:
+        outs, thetas, ends, positions = own.columns
+        sizes, bits = np.diff(ends, prepend=0), keeps.view(np.int32)
+        rows = np.stack([sizes, positions, bits, outs, thetas], axis=1)
+        places, count = place_table(rows, 4 * BLOCK, own.device)
+        like, keep = torch.empty(0, dtype=own.dtype, device=own.device), bool((keeps != 1).any())
+        return lambda move: _launch(like, like, move, count, places, len(rows), keep)
+
+
+class TritonEngine(PhiloxEngine):
+    """Philox noise on a CUDA GPU, or through Triton's interpreter."""
+
+    backend = "philox-cuda"
+    runs_programs = True
+    prepared, tables = TritonProgram, TritonTable
+
+    def draw_all_(self, out: Sequence[Tensor], key: NoiseKey, positions: Sequence[int]) -> None:
+        """As `PhiloxEngine.draw_all_`, in one launch."""
+        program = Program()
+        program.write(0, program.draw(key))
+        self._run_program(program, [out], positions, np.ones(len(out), np.float32))
+
+    def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
+        width = out.numel() if move.rows is None else out.shape[1]
+        # A row may begin within a block of four normals, or of 16 signs.
+        parts = triton.cdiv(width + (15 if move.signs else 3), 4 * BLOCK)
+        count = parts * (1 if move.rows is None else len(move.rows))
+        _launch(out, theta, move, count, None, 1, move.keep != 1, width, parts)
 
 
 def steps_of(program: Program) -> tuple[tuple[int, ...], ...]:
@@ -166,12 +130,13 @@ def place_table(rows: Any, values: int, device: torch.device) -> tuple[Tensor, i
         values: Per program.
         device: The GPU.
     """
-    return _place_table(np.ascontiguousarray(rows).tobytes(), rows.shape, values, device)
+    shape, values_of = rows.shape, np.ascontiguousarray(rows).tobytes()
+    return _place_table(values_of, shape, values, device, _stream(device))
 
 
 @lru_cache(maxsize=256)
 def _place_table(
-    rows: bytes, shape: tuple[int, int], values: int, device: torch.device
+    rows: bytes, shape: tuple[int, int], values: int, device: torch.device, stream: int
 ) -> tuple[Tensor, int]:
     table = np.zeros((2 ** shape[0].bit_length(), shape[1] + 1), np.int64)
     table[: shape[0], 1:] = np.frombuffer(rows, np.int64).reshape(shape)
@@ -216,18 +181,26 @@ def _table_of(move: Move, like: Tensor) -> Tensor:
     return term_table(keys, like.device)
 
 
+def _stream(device: torch.device) -> int:
+    """Returns the current stream of a GPU: another one may read a table before it is there."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
 def _on(device: torch.device, rows: Any) -> Tensor:
     """Copies a small array to a device, on a GPU asynchronously."""
     found = torch.from_numpy(rows)
     return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found
 
 
-@lru_cache(maxsize=8)
 def term_table(terms: tuple[tuple[float, NoiseKey], ...], device: torch.device) -> Tensor:
-    """Returns (len(terms), 6), int64, on the device.
+    """Returns coefficients and keys on the device, (len(terms), 6), int64: see `draws.TERM`."""
+    return _term_table(terms, device, _stream(device))
 
-    Seed, stream · 2²⁴, step, direction, bits of the coefficient, and whether the key differs from the previous one.
-    """
+
+@lru_cache(maxsize=8)
+def _term_table(
+    terms: tuple[tuple[float, NoiseKey], ...], device: torch.device, stream: int
+) -> Tensor:
     lines: list[list[Any]] = []
     before: NoiseKey | None = None
     for c, key in terms:
