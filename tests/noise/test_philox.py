@@ -20,6 +20,7 @@ from zo.weights.directions import (
     Stored,
     fused,
 )
+from zo.weights.sharded import Part, PhiloxPartsEngine
 from zo.weights.updates import add_
 
 KEY = NoiseKey(seed=-7, stream=PERTURBATION, step=3, direction=1)
@@ -105,6 +106,24 @@ def test_a_program_gives_the_bits_of_the_reference_in_any_parts(other, device, d
         found.append(tensors + state)
     assert all(map(same_bits, *found))
     assert not drawer.run(program(None), [[of[0].mT] for of in lists], [0], keeps[:1])
+
+
+@pytest.mark.skipif(
+    not engine("philox").runs_programs, reason="torch rounds products before their sums"
+)
+@pytest.mark.parametrize(("other", "device"), ENGINES)
+def test_a_program_updates_parts_of_sharded_tensors_as_in_the_whole(other, device):
+    made, places = Program(), [(slice(0, 40), slice(20, 60)), (slice(10, 40), slice(0, 100))]
+    made.write(0, made.read(0).add(made.draw(KEYS[0]), alpha=0.3).mul(made.read(1)), BITS)
+    wholes, state = ([some((40, 100), torch.bfloat16, n + m) for n in (0, 1)] for m in (0, 2))
+    lists = [
+        [t[at].clone().to(device) for t, at in zip(of, places, strict=True)]
+        for of in (wholes, state)
+    ]
+    parts = {i: Part(wholes[i].shape, at) for i, at in enumerate(places)}
+    assert PhiloxPartsEngine(other, parts).run(made, lists, [0, 1], np.ones(2, np.float32))
+    assert NUMPY.run(made, [wholes, state], [0, 1], np.ones(2, np.float32))
+    assert all(map(same_bits, lists[0], (wholes[i][at] for i, at in enumerate(places))))
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), PUBLISHED, ids=["zeros", "ones", "pi"])
