@@ -3,11 +3,13 @@
 import copy
 import math
 import pickle
+from collections import Counter
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import zo
 from tests.support.quadratic import Interrupted, interrupt, same
@@ -59,6 +61,28 @@ def test_a_step_is_one_forward_pass_of_all_branches(settings, branches):
     assert rows == [rows[0], branches * rows[0]]
     assert info.forwards == trial.optimizer.config.forwards_per_step == branches
     assert len(set(info.losses)) == branches
+
+
+class Calls(TorchDispatchMode):
+    """Counts torch's calls by their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of = Counter[str]()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.of[function.name()] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_branches_are_filled_by_calls_over_all_tensors_not_by_one_each():
+    trial = Trial(opt(), noise="philox")
+    trial.steps(1)
+    points = [[(c, trial.optimizer.direction())] for c in (0.1, -0.1)]
+    with Calls() as calls:
+        trial.params.policy.displace_to(points)
+    assert calls.of["aten::_foreach_add_.List"] > 0
+    assert not calls.of.keys() & {"aten::copy_", "aten::zero_", "aten::add_.Tensor"}
 
 
 @pytest.mark.parametrize("grad", [False, True])

@@ -238,10 +238,7 @@ class Factors(RestorePolicy):
             for b, terms in enumerate(points):
                 branch = [buffer[b] for buffer in self._buffers]
                 vectors = [branch[i] for i in self._vectors]
-                for i in self._matrices:
-                    branch[i].copy_(self.a[i])
-                for vector in vectors:
-                    vector.zero_()
+                _add([branch[i] for i in self._matrices], [self.a[i] for i in self._matrices], 1.0)
                 self._add_left(branch, terms, drawn)
                 for c, z in terms:
                     _add(vectors, [drawn[_low_rank(z).left_key][i] for i in self._vectors], c)
