@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -40,8 +39,9 @@ class TritonProgram(PreparedProgram):
         keeps: Any,
     ):
         self._steps = steps_of(program)
-        numbers = (step.number for step in program.steps)
-        self._terms = tuple(zip_longest(numbers, program.keys, fillvalue=NO_KEY))
+        numbers = [step.number for step in program.steps]
+        keys = program.keys + [NO_KEY] * (len(numbers) - len(program.keys))
+        self._terms = tuple(zip(numbers, keys, strict=True))
         self._wide = bool(program.signs)
         columns = [[t.numel() for t in lists[0]], positions, [_bits(keep) for keep in keeps]]
         for of in lists:
