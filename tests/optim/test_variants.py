@@ -104,26 +104,28 @@ def test_what_is_done_for_all_tensors_together_has_the_bits_of_one_at_a_time(
 
 
 @pytest.mark.process  # Triton's interpreter
-@needs_programs
+@pytest.mark.skipif(
+    not zo.noise.engine("philox").runs_programs, reason="torch rounds products before their sums"
+)
 @pytest.mark.parametrize(
     ("name", "restore", "launches"),
     [("conmezo", "merged", 3), ("lozo", "streamed", 16), ("mezo", "streamed", 13)],
 )
 def test_a_gpu_has_the_cpus_bits_in_one_launch_a_pass(name, restore, launches, monkeypatch):
     """Of a unit's weights or of all 36 tensors, of an update, and of a kind of factors."""
-    cuda, found, calls = pytest.importorskip("zo.noise.cuda.engine"), [], Counter()
-    launch = counted(cuda.compiling.launching, "launches", calls)
-    monkeypatch.setattr(cuda.compiling, "launching", launch)
+    cuda, found, launched = pytest.importorskip("zo.noise.cuda.engine"), [], []
+    launching = cuda.compiling.launching
+    monkeypatch.setattr(cuda.compiling, "launching", lambda: launched.append(name) or launching())
     for on in ("cpu", "cuda"):
         drawer = zo.noise.engine("philox", on)
         monkeypatch.setattr("zo.weights.tensors.engine", lambda *_, drawer=drawer: drawer)
         run = TinyRun(opt().bfloat16(), name, restore, "philox", weight_decay=0.1)
-        calls.clear()
+        launched.clear()
         found.append((run.steps(1), run.weights()))
     (losses, weights), (others, same_weights) = found
     assert losses == others
     assert same(weights, same_weights)
-    assert calls == {"launches": launches}
+    assert len(launched) == launches
 
 
 def test_fzoo_leaves_a_step_out_where_losses_tie():
