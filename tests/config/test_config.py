@@ -402,13 +402,10 @@ def test_ids_stay_where_they_are():
 
 OLDER = {
     ("optimizer=sparse_mezo", "lr=1e-3"): ("optimizer.scope=all", "sparse_mezo-5d93cc70df81"),
-    ("optimizer=subzero", "adapter=lora", "lr=1e-3"): (
-        "optimizer.square=false",
-        "subzero-0f393164a9d3",
-    ),
+    ("optimizer=subzero", "adapter=lora", "lr=1e-3"): ("optimizer.square=false", "subzero-0f393164a9d3"),
     ("adapter=lora", "precision=bf16"): ("adapter.dtype=model", "bszo-c596a13a20c6"),
     ("adapter=prompt", "lr=1e-3", "precision=fp16"): ("adapter.dtype=model", "bszo-d0d6277a3f4a"),
-}
+}  # fmt: skip
 """A run -> the setting that a file without it means, and the id of before there was one."""
 
 

@@ -87,20 +87,12 @@ LLAMA |= {"num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 3200
 CHATS = "task=completion task.path=chats.jsonl "
 VERDICTS = [
     ("model=opt-1.3b precision=bf16", 24, ["fits into 24 GiB, ", " GB to spare"]),
-    (
-        "model=opt-13b optimizer=hizoo",
-        80,
-        ["does not fit into 80 GiB", "with precision=bf16, or with"],
-    ),
+    ("model=opt-13b optimizer=hizoo", 80, ["does not fit into 80 GiB", "with precision=bf16, or with"]),
     ("model=opt-13b optimizer=hizoo", 1, ["no change here is enough"]),
-    (
-        CHATS + "model=opt-1.3b precision=bf16",
-        8,
-        ["logits at most 4.94", "it would with eval_tokens=2048"],
-    ),
+    (CHATS + "model=opt-1.3b precision=bf16", 8, ["logits at most 4.94", "it would with eval_tokens=2048"]),
     ("model=opt-13b precision=bf16 model.offload=cpu", 8, ["(weights 1.26, "]),  # two blocks
     ("model=opt-1.3b optimizer=adam", 24, ["plus stored activations, not counted"]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("typed", "gpu", "said"), VERDICTS)

@@ -179,11 +179,7 @@ def test_what_cannot_be_predicted_is_said_in_a_sentence(own_csv, tmp_path, capsy
     run_, other = directory_of(cfg), tmp_path / "other.csv"
     capsys.readouterr()
     for content, arguments, why in (
-        (
-            "text,id\nfine,1\n",
-            (),
-            f"{other}: has no column 'review', which the run's task.prompt reads, only id, text",
-        ),
+        ("text,id\nfine,1\n", (), f"{other}: has no column 'review', which the run's task.prompt"),
         ("", (), f"{other} is empty"),
         ("review\n", (), f"{other} has no rows below its header"),
         ('review\nfine\n""\n', (), "1 of 2 rows of split 'other.csv' have nothing"),

@@ -17,50 +17,32 @@ CONF = Path(__file__).parents[2] / "conf" / "task"
 TABLE_6 = {"copa": (300, 100), "wsc": (450, 100), "cb": (200, 50)}  # others: (1000, 500)
 ASKED = {
     "sst2": ("sentence number 0 is made up It was", [" terrible", " great"]),
-    "rte": (
-        'Town 0 lies in Spain.\nDoes this mean that "0 is a town." is true? Yes or No?\n',
-        ["Yes", "No"],
-    ),
-    "cb": (
-        'Suppose B: Is 0 odd? A: I think so. Can we infer that "0 is odd"? Yes, No, or Maybe?\n',
-        ["Yes", "No", "Maybe"],
-    ),
+    "rte": ('Town 0 lies in Spain.\nDoes this mean that "0 is a town." is true? Yes or No?\n', ["Yes", "No"]),
+    "cb": ('Suppose B: Is 0 odd? A: I think so. Can we infer that "0 is odd"? Yes, No, or Maybe?\n',
+        ["Yes", "No", "Maybe"]),
     "copa": ("Ship 0 sank because", [" the wind blew.", " I sold it."]),
-    "wic": (
-        'Does the word "bank" have the same meaning in these two sentences? Yes, No?\n'
-        "Bank 0 lent money .\nWe sat on the bank 0 times .\n",
-        ["No", "Yes"],
-    ),
-    "wsc": (
-        "Ann thanked Eve 0 times because She had helped.\n"
-        'In the previous sentence, does the pronoun "she" refer to Eve? Yes or No?\n',
-        ["No", "Yes"],
-    ),
+    "wic": ('Does the word "bank" have the same meaning in these two sentences? Yes, No?\nBank 0 lent money .\n'
+        "We sat on the bank 0 times .\n", ["No", "Yes"]),
+    "wsc": ("Ann thanked Eve 0 times because She had helped.\n"
+        'In the previous sentence, does the pronoun "she" refer to Eve? Yes or No?\n', ["No", "Yes"]),
     "boolq": ("Numbers -- 0 is one. Is 0 a number?\n", ["No", "Yes"]),
-    "trec": (
-        "Question: What is thing 0 ?\nType:",
-        [" Description", " Entity", " Abbreviation", " Human", " Number", " Location"],
-    ),
+    "trec": ("Question: What is thing 0 ?\nType:",
+        [" Description", " Entity", " Abbreviation", " Human", " Number", " Location"]),
     "squad": ("Title: Town\nContext: It is old.\nQuestion: How old?\nAnswer:", [" very old\n"]),
     "drop": ("Passage: It is old.\nQuestion: How old?\nAnswer:", [" very old\n"]),
     "record": ("A town.\n- It is old\n-", [" People like Oslo ."]),
-}
+}  # fmt: skip
 """Row 0 of each copy as a decoder reads it, and the answers as the hub numbers them."""
 
 ASKED_WITH_A_MASK = {
     "sst2": ("sentence number 0 is made up It was <mask> .", [" bad", " great"]),
     "rte": ("Town 0 lies in Spain. ? <mask> , 0 is a town.", [" Yes", " No"]),
     "cb": ("B: Is 0 odd? A: I think so. ? <mask> , 0 is odd", [" Yes", " No", " Maybe"]),
-    "wic": (
-        'Bank 0 lent money . We sat on the bank 0 times . Does the word "bank" have the same meaning? <mask> .',
-        [" No", " Yes"],
-    ),
+    "wic": ('Bank 0 lent money . We sat on the bank 0 times . Does the word "bank" have the same meaning? <mask> .',
+        [" No", " Yes"]),
     "boolq": ("Numbers -- 0 is one. Is 0 a number? <mask> .", [" No", " Yes"]),
-    "trec": (
-        "What is thing 0 ? This is a <mask> question.",
-        [" what", " thing", " short", " who", " how", " where"],
-    ),
-}
+    "trec": ("What is thing 0 ? This is a <mask> question.", [" what", " thing", " short", " who", " how", " where"]),
+}  # fmt: skip
 
 
 def from_yaml(name, **changes):

@@ -19,19 +19,13 @@ def curve(*losses: float) -> pd.DataFrame:
     [
         ((0.7, 0.6, 0.5, 0.5, 0.5), (200, True, 141, False)),  # equal to the level counts
         ((0.7, 0.4, 0.6, 0.5, 0.4), (283, True, 200, False)),  # one evaluation alone does not
-        (
-            (0.4, 0.4, 0.9, 0.9, 0.9),
-            (100, True, 0, False),
-        ),  # below at once; the rest does not matter
-        (
-            (0.7, 0.6, 0.6, 0.6, 0.4),
-            (400, False, 283, True),
-        ),  # nothing confirms the last evaluation
+        ((0.4, 0.4, 0.9, 0.9, 0.9), (100, True, 0, False)),  # below at once; the rest does not matter
+        ((0.7, 0.6, 0.6, 0.6, 0.4), (400, False, 283, True)),  # nothing confirms the last evaluation
         ((0.7, 0.6, 0.6, 0.6, 0.6), (400, False, 400, False)),
         ((0.7, float("nan"), 0.4, float("nan"), 0.4), (400, False, 283, True)),
         ((0.4,), (400, False, 0, True)),
     ],
-)
+)  # fmt: skip
 def test_a_level_is_reached_at_the_first_of_two_evaluations(losses, expected):
     shuffled = curve(*losses).sample(frac=1, random_state=0)
     assert passes_to(shuffled, 0.5, 400) == expected
