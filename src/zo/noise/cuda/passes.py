@@ -24,48 +24,11 @@ PLACE = tl.constexpr(6)
 
 @triton.jit
 def _drawn(first, term, tensor, root, SIGNS: tl.constexpr, BLOCK: tl.constexpr):
+    """Values, divided by a root if there is one."""
     z = draw_values(first, term, tensor, SIGNS, BLOCK)
     if root is not None:
         z = tl.div_rn(z, root)
     return z
-
-
-@triton.jit
-def _added(
-    total,
-    root,
-    first,
-    table,
-    count,
-    pending,
-    tensor,
-    keep,
-    out,
-    ONE: tl.constexpr,
-    PENDING: tl.constexpr,
-    KEEPS: tl.constexpr,
-    SIGNS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Keep · total + Σ c_j z_j / root, without a root undivided; see `_pass`."""
-    if KEEPS and not PENDING:
-        total = keep * total
-    if ONE and SIGNS and root is None:  # c z without a product
-        total += signed(coefficient(table), sign_bits(first, table, tensor, BLOCK))
-    elif ONE:
-        total += coefficient(table) * _drawn(first, table, tensor, root, SIGNS, BLOCK)
-    else:
-        z = total
-        for j in range(count):
-            if PENDING and j == pending:
-                total = keep * rounded(total, out)
-            term = table + TERM * j
-            if tl.load(term + 5) != 0:
-                z = _drawn(first, term, tensor, root, SIGNS, BLOCK)
-            total += coefficient(term) * z
-    if PENDING and count == pending:
-        total = keep * rounded(total, out)
-    return total
 
 
 @triton.jit(
@@ -136,24 +99,24 @@ def run(
             even = even & aligned(scale)
             root = tl.sqrt_rn(read(scale, i, begin, width, even, 1.0))
         before = read(theta, i, begin, width, even, 0.0)
-        total = _added(
-            before,
-            root,
-            first,
-            table,
-            count,
-            pending,
-            tensor,
-            keep,
-            out,
-            ONE,
-            PENDING,
-            KEEPS,
-            SIGNS,
-            BLOCK,
-        )
+        total = keep * before if KEEPS and not PENDING else before
+        if ONE and SIGNS and root is None:  # c z without a product
+            total += signed(coefficient(table), sign_bits(first, table, tensor, BLOCK))
+        elif ONE:
+            total += coefficient(table) * _drawn(first, table, tensor, root, SIGNS, BLOCK)
+        else:
+            z = total
+            for j in range(count):
+                if PENDING and j == pending:
+                    total = keep * rounded(total, out)
+                term = table + TERM * j
+                if tl.load(term + 5) != 0:
+                    z = _drawn(first, term, tensor, root, SIGNS, BLOCK)
+                total += coefficient(term) * z
+        if PENDING and count == pending:
+            total = keep * rounded(total, out)
         if limit is not None:
             small = tl.abs(before) <= tl.load(limit).to(tl.float32)
             total = tl.where(small, total, keep * before)
-    term = table + TERM * count
-    write(out, total, i, begin, width, even, first, term, tensor, SIGNS, AT_RANDOM)
+    bits = table + TERM * count
+    write(out, total, i, begin, width, even, first, bits, tensor, SIGNS, AT_RANDOM)
