@@ -64,7 +64,7 @@ HALF = [torch.float32, torch.bfloat16]
 ENGINE = type(zo.noise.engine("philox", "cpu"))
 KINDS = {
     "factors": (directions, "FACTOR_BYTES", 0, ENGINE, ("draw_", "draw_all_"), "merged", 40),
-    "displacements": (ENGINE, "prepare", lambda *_: None, Program, ("assembled",), "streamed", 9),
+    "displacements": (ENGINE, "prepare", lambda *_: None, Program, ("assembled",), "streamed", 24),
     "updates": (UpdateTargets, "run_program", lambda *_: False, ENGINE, ("run", "add_"), "merged", 9),
 }  # fmt: skip
 """What is done for all tensors together, how that is prevented, whose calls are counted, and how many are enough."""

@@ -328,8 +328,15 @@ class PhiloxEngine(Engine):
 
     def draw_all_(self, out: Sequence[Tensor], key: NoiseKey, positions: Sequence[int]) -> None:
         """Fills contiguous float32 tensors with the normals of the tensors at `positions`, each as `draw_`."""
-        for t, i in zip(out, positions, strict=True):
-            self.draw_(t, key, i)
+        from zo.noise.program import Program  # here: most methods need none
+
+        if self.prepared is None:
+            for t, i in zip(out, positions, strict=True):
+                self.draw_(t, key, i)
+            return
+        program = Program()
+        program.write(0, program.draw(key))
+        self._run_program(program, [out], positions, np.ones(len(out), np.float32))
 
     def add_(self, out: Tensor, theta: Tensor, move: Move) -> Tensor:
         """Applies a move to `theta` in one pass and writes the result into `out`.

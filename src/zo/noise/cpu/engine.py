@@ -16,7 +16,7 @@ from torch.autograd.graph import increment_version
 from zo.noise import philox
 from zo.noise.cpu.compiled import F, U
 from zo.noise.cpu.draws import CHUNK
-from zo.noise.cpu.passes import add, add_rows, add_to_all, fill, fill_all, fill_rows
+from zo.noise.cpu.passes import add, add_rows, add_to_all, fill, fill_rows
 from zo.noise.engines import (
     DTYPES,
     Group,
@@ -107,12 +107,6 @@ class NumbaEngine(PhiloxEngine):
     backend = "philox-cpu"
     runs_programs = torch_fuses()
     prepared, tables = NumbaProgram, NumbaTable
-
-    def draw_all_(self, out: Sequence[Tensor], key: NoiseKey, positions: Sequence[int]) -> None:
-        """As `PhiloxEngine.draw_all_`, by one compiled call."""
-        ends = np.cumsum([t.numel() for t in out])
-        columns = np.stack([np.array([t.data_ptr() for t in out]), ends, np.array(positions)])
-        in_parts(int(ends[-1]), partial(fill_all, columns, LIKE[torch.float32], key_words(key, 0)))
 
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         to = flat_array(out)

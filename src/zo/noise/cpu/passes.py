@@ -220,23 +220,6 @@ def add_to_all(
 
 
 @compiled
-def fill_all(columns: Any, like: Any, key: Any, begin: Any, end: Any) -> None:
-    """`fill` with normals of the values from `begin` to `end` of many tensors, counted through all of them.
-
-    Columns, (3, tensors), are those of `add_to_all` without what is read. The key is that of tensor 0.
-    """
-    outs, ends, positions = columns
-    own, first = key.copy(), 0
-    for j in range(len(outs)):
-        a, b = max(begin, first), min(end, ends[j])
-        if a < b:
-            own[2] = key[2] + U(positions[j])
-            out = carray(pointer(outs[j], like), ends[j] - first)[a - first : b - first]
-            fill(out, a - first, own, None)
-        first = ends[j]
-
-
-@compiled
 def fill_rows(out: Any, rows: Any, width: Any, key: Any, signs: Any) -> None:
     """`fill` of rows of a matrix."""
     for j in range(len(rows)):

@@ -99,12 +99,6 @@ class TritonEngine(PhiloxEngine):
     runs_programs = True
     prepared, tables = TritonProgram, TritonTable
 
-    def draw_all_(self, out: Sequence[Tensor], key: NoiseKey, positions: Sequence[int]) -> None:
-        """As `PhiloxEngine.draw_all_`, in one launch."""
-        program = Program()
-        program.write(0, program.draw(key))
-        self._run_program(program, [out], positions, np.ones(len(out), np.float32))
-
     def _run(self, out: Tensor, theta: Tensor | None, move: Move) -> None:
         width = out.numel() if move.rows is None else out.shape[1]
         # A row may begin within a block of four normals, or of 16 signs.
