@@ -285,7 +285,8 @@ def test_steps_are_those_of_snapshot(case, tmp_path):
 @pytest.mark.parametrize("method", [*METHODS, ("es", {"directions": "low_rank"})], ids=str)
 def test_every_combination_is_refused_in_a_sentence_or_steps_as_snapshot(method, tmp_path):
     models = [*OWN, "opt", "llama", "llama, tied None lora float32"]
-    for number, (place, name, how) in enumerate(product(PLACES, models, ROUNDED)):
+    places = PLACES.keys() - {"host"}  # whose device computes transformers' models alone
+    for number, (place, name, how) in enumerate(product(sorted(places), models, ROUNDED)):
         said = ": "
         try:
             compare(tmp_path / str(number), place, name, method, *how, CANDIDATES[0])
