@@ -177,10 +177,10 @@ class Preflight:
     def _check_unread(self, reads: Reads | None, closure: ClosureLoss, base: float) -> None:
         """Warns of weights that a call did not read and that change no loss; refuses layers that keep copies."""
         thetas, kept = self._space.settled(), kept_tensors(self._modules, self._space)
-        unread = [*kept]
+        unread = {*kept}
         if reads is not None:
             places = {i: t.untyped_storage().data_ptr() for i, t in enumerate(thetas) if t.numel()}
-            unread = [i for i, place in places.items() if place not in reads.storages]
+            unread |= {i for i, place in places.items() if place not in reads.storages}
         if not (self._space.shards or copies_fit(self._space, unread)):
             return
         unused = unused_tensors(self._space, unread, lambda: self._loss(closure), base)

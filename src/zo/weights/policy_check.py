@@ -10,8 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.utils._pytree import tree_leaves
 
 from zo.weights.directions import Terms, restricted
 from zo.weights.executor import Executor
@@ -28,6 +31,9 @@ SHARES = (1.0, 0.1)
 
 
 CPU = torch.device("cpu")
+
+OF_MODULES = {*vars(nn.Module()), "_flat_weights"}
+"""What every module has, and a recurrent layer's list of its parameters."""
 
 FEW = 8
 """Tensors that are displaced by themselves, to see whether a loss depends on them."""
@@ -66,15 +72,16 @@ class PolicyCheck:
         self.said, self.short = "", False
 
     def kept(self, model: nn.Module) -> str | None:
-        """Returns what is said of a module that computes with what it has kept of a weight, if there is one."""
-        found = kept_tensors(model.modules(), self._space)
-        if not found or not min(
-            has for (has,) in self._gather([float(copies_fit(self._space, found))])
-        ):
+        """Returns what is said of a called module that computes with what it has kept of a weight, if there is one."""
+        space, called = self._space, list[nn.Module]()
+        found = kept_tensors(model.modules(), space)
+        if not found or not min(has for (has,) in self._gather([float(copies_fit(space, found))])):
             return None
-        self._space.policy.finish_restore()
-        unused = unused_tensors(self._space, found, self._evaluate, self._evaluate())
-        return keeps(self._space.names[unused[0]], found[unused[0]]) if unused else None
+        space.policy.finish_restore()
+        with register_module_forward_hook(lambda module, *_: called.append(module)):
+            base = self._evaluate()
+        unused, of = unused_tensors(space, found, self._evaluate, base), kept_tensors(called, space)
+        return next((keeps(space.names[i], of[i]) for i in unused if i in of), None)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -239,12 +246,14 @@ def writes(policy: RestorePolicy, what: str) -> RestoreError:
 
 
 def kept_tensors(modules: Iterable[nn.Module], space: ParameterSpace) -> dict[int, str]:
-    """Returns tensors that are neither parameters nor buffers, by the positions of the weights beside them."""
+    """Returns tensors and arrays that are no parameters and buffers, by the positions of the weights beside them."""
     index = {id(p): i for i, p in enumerate(space.parameters)}
     return {
         index[id(p)]: f"{key} of its {type(m).__name__}"
         for m in modules
-        for key in (key for key, value in vars(m).items() if isinstance(value, Tensor))
+        for key, value in vars(m).items()
+        if key not in OF_MODULES
+        and any(isinstance(of, Tensor | np.ndarray) for of in tree_leaves(value))
         for p in m._parameters.values()
         if id(p) in index
     }
