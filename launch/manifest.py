@@ -75,7 +75,9 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
             continue
         runs[name] = cfg
         given = {key: value_of(cfg, key) for key in dict.fromkeys((*asked.swept, *of_lines))}
-        given = {key: value for key, value in given.items() if value is not None}
+        given = {
+            k: v for k, v in given.items() if v is not None or (k not in PLAIN and _has(cfg, k))
+        }
         untrained = isinstance(cfg.optimizer, ZeroShotConfig) and not asked.sweep
         varied = [key for key in given if key in asked.swept or key in own]
         varied = [key for key in varied if in_facet(key) or not untrained]
@@ -125,6 +127,14 @@ def write(cells: Sequence[Cell], out: Path) -> None:
             file.close()
 
 
+def _has(cfg: RunConfig, key: str) -> bool:
+    """Returns whether a run has a key, if only with the value null."""
+    group, _, name = key.partition(".")
+    return hasattr(cfg, group) and (
+        not name or hasattr(getattr(cfg, group), name.partition(".")[0])
+    )
+
+
 def _key(cell: Cell) -> str:
     return json.dumps({k: v for k, v in cell.items() if k not in CHANGING}, sort_keys=True)
 
@@ -142,7 +152,9 @@ def _changed(asked: CommandLine, known: Sequence[str]) -> dict[str, Any]:
 
 def _command(asked: CommandLine, cfg: RunConfig, given: Mapping[str, Any]) -> str:
     """Returns what makes one cell: what was typed, with its own values."""
-    values = {key: v if isinstance(v, str) else json.dumps(v) for key, v in given.items()}
+    texts = {k: v.replace('"', r"\"") for k, v in given.items() if isinstance(v, str)}
+    values = {key: json.dumps(v) for key, v in given.items()}
+    values |= {k: v if re.fullmatch(r"[\w./:-]+", v) else f'"{v}"' for k, v in texts.items()}
     words = {override.partition("=")[0]: override for override in asked.overrides}
     option = words.get("precision", (asked.sweeper.params or {}).get("precision", ""))
     if "precision" in given and str(option).rpartition("=")[2] == PAPER:

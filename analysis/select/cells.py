@@ -132,7 +132,9 @@ def fill(expected: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     by_loss = cells["val_best_loss"].notna().groupby(_rows(cells)).transform("any")
     worst = np.where((cells["measure"] == "accuracy") & ~by_loss, 0.0, np.inf)
     value = cells["val_accuracy"] * np.where(cells["measure"].isin(LOWER), 1, -1)
-    value = (-cells["val_macro_f1"]).fillna(cells["val_best_loss"]).fillna(value)
+    for name, sign in (("val_best_loss", 1), ("val_macro_f1", -1)):  # no run by another measure
+        given = cells[name].notna().groupby(_rows(cells)).transform("any")
+        value = value.mask(given, sign * cells[name])
     losses = value.where(cells["status"] == "finished")
     return choose(cells.assign(loss=losses.mask(cells["status"] == "collapsed", worst)))
 
@@ -179,6 +181,8 @@ def _described(cells: pd.DataFrame, variants: pd.Series, by_id: pd.DataFrame) ->
     def shown_value(key: str, value: Any) -> str:
         if isinstance(value, bool):
             return "on" if value else "off"
+        if value is None:
+            return "null"
         return short.get(key, {}).get(str(value), str(value))
 
     def words(variant: Mapping[str, Any]) -> str:

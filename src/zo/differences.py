@@ -7,6 +7,10 @@ TEXT = 40
 """Characters of a text that distinguishes a run, more where so many are equal."""
 
 
+ONLY_PROBES = ("restore", "noise", "rounding")
+"""Settings of precision that decide nothing in a run without steps."""
+
+
 def differing(rows: Sequence[Mapping[Any, Any]], choice: Sequence[str]) -> list[str]:
     """Returns the keys whose values differ between rows of the same choice, and those of the choice that differ.
 
@@ -28,7 +32,14 @@ def in_facet(key: str) -> bool:
 
     The others are settings of the method and of its training.
     """
-    return key.partition(".")[0] in ("model", "task", "precision", "adapter", "objective")
+    group, _, name = key.partition(".")
+    return (group != "precision" or name not in ONLY_PROBES) and group in (
+        "model",
+        "task",
+        "precision",
+        "adapter",
+        "objective",
+    )
 
 
 def shortened(values: Sequence[str], most: int = TEXT) -> dict[str, str]:

@@ -60,6 +60,8 @@ def test_a_line_is_that_of_a_run_and_has_the_command_that_makes_it_alone(
         (["sweep=table5_a"], 0),
         (["task.prompt='{text} A','{text} B'", "optimizer=mezo,bszo"], 2),
         (["adapter=none,lora", "lr=1e-4"], 2),
+        (["precision.noise=philox,torch", "lr=1e-4"], 1),
+        (["optimizer=bszo", "optimizer.m=null,4"], 1),
         (["optimizer.eps=1e-3,1e-2", "batch_size=4,8"], 1),
     ],
 )
@@ -67,6 +69,9 @@ def test_typed_runs_have_one_of_the_untrained_model_for_each_task(typed, added):
     sweep, asked = Sweep.of(typed), command_line.read(typed, multirun=True)
     assert len(sweep.asked.cells) == len(asked.cells) + added
     assert {run.kind[2] for run in sweep.runs[len(sweep.runs) - added :]} <= {"zero_shot"}
+    for line in sweep.manifest[:1]:
+        (cfg,) = command_line.runs(shlex.split(line["command"])[2:])
+        assert run_id(cfg) == line["run_id"]
     untrained = [line["variant"] for line in sweep.manifest[len(sweep.runs) - added :]]
     assert all(map(in_facet, {key for variant in untrained for key in variant}))
 

@@ -12,6 +12,7 @@ from zo.config import digests, method_code, presets, reward_code
 from zo.config.checks import Problem
 from zo.config.schema import LABEL, identity_settings
 from zo.config.settings import RunConfig
+from zo.differences import ONLY_PROBES
 from zo.lm import source
 from zo.lm.baselines import reads_train
 from zo.lm.config import ModelError
@@ -33,9 +34,6 @@ PINNED = ("model", "task")  # Groups whose files pin commits
 
 NAMED = {"optimizer", "objective", "adapter"}
 """Groups whose `name` says what is computed; that of another group is a label."""
-
-ONLY_PROBES = ("restore", "noise", "rounding")
-"""Settings that decide nothing in a run without steps."""
 
 
 def run_id(run: RunConfig, files: Mapping[str, str] | None = None) -> str:

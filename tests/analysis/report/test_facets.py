@@ -132,13 +132,13 @@ def test_a_run_has_one_row_and_a_places_numbers_are_those_it_has_alone(
 
 
 def test_nothing_is_left_out_by_name_and_other_test_rows_give_no_gain():
-    """k = 2 with m = 2 of one seed and m = 4 of another; two data sets, of which one has an untrained run."""
-    variants = [{"optimizer.k": 2, "optimizer.m": m} for m in (2, 4)]
+    """k = 2 with m = 2 of one seed and m = 4 of another, m = null; two data sets, one has an untrained run."""
+    variants = [{"optimizer.k": 2, "optimizer.m": m} for m in (2, 4, None)]
     cells = expected(optimizer=["bszo"], variant=variants)
-    cells = cells.assign(seed=[0, 1], run_id=["a", "b"])
+    cells = cells.assign(seed=[0, 1, 1], run_id=["a", "b", "c"])
     frame = method_frame(fill(cells, made_frames(cells).runs))
-    assert list(frame["variant"]) == ["k = 2, m = 2", "k = 2, m = 4"]
-    assert list(frame["n"]) == [1, 1]
+    assert sorted(frame["variant"]) == ["k = 2, m = 2", "k = 2, m = 4", "k = 2, m = null"]
+    assert list(frame["n"]) == [1, 1, 1]
     paths = [{"task.path": path} for path in ("a", "b")]
     zero = expected(optimizer=["zero_shot"], variant=paths[:1], lr=[0.0]).assign(steps=0)
     cells = pd.concat([zero, expected(optimizer=["mezo", "bszo"], variant=paths)])
