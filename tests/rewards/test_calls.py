@@ -137,6 +137,7 @@ def test_all_functions_that_trl_ships_run_unchanged():
         (lambda completions, solution: 0, r"needs the argument solution, and the data have no such column \(there"),
         (lambda completions, prompt: 0, "needs the argument prompt"),
         (lambda texts: 0, r"takes \(texts\); a function takes \(prompts, texts\), or completions"),
+        (lambda texts, prompts: 0, r"takes \(texts, prompts\); a function takes \(prompts, texts\)"),
         (lambda p, t, answer: 0, r"takes \(p, t, answer\)"),
         (lambda p, t, *, answer: 0, r"takes \(p, t, answer\)"),
     ],
@@ -160,6 +161,10 @@ def raising(error):
         (raising(SystemExit(3)), "raise", "SystemExit: 3"),
         (raising(MemoryError()), "memory", "MemoryError"),
         (lambda p, t: [1], "length", "returns 1 numbers for 2 texts; one for each is needed"),
+        (lambda p, t: [len(t), t.pop()][:1], "length", "returns 1 numbers for 2 texts"),
+        (lambda p, t: {2.0, 1.0}, "raise", "returns a set; a list of numbers is needed"),
+        (lambda p, t: {1.0: "a", 2.0: "b"}, "raise", "returns a dict; a list"),
+        (lambda p, t: "01", "raise", "returns a str; a list"),
         (lambda p, t: 0.5, "raise", "'float' object is not iterable"),
     ],
 )

@@ -14,7 +14,7 @@ import inspect
 import math
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -127,7 +127,7 @@ class Function:
                     f"{address} needs the argument {missing[0]}, and the data have no such column (there are: {known});"
                     " rename the column or the argument, or give it a default"
                 )
-        elif parameters and not _takes_two(parameters):
+        elif parameters and (not _takes_two(parameters) or "prompts" in self._names[1:]):
             raise UnusableError(
                 f"{address} takes ({', '.join(self._names)}); a function takes (prompts, texts), or completions and"
                 " names of columns as keywords"
@@ -187,16 +187,18 @@ def rate(grader: Grader, request: Request) -> dict[str, Any]:
     `values` has a number or None for each text, and `bad` the reason for each text without a usable number. If the
     whole call failed, the answer instead has `failed`, the kind of failure.
     """
-    log = Log()
+    log, count = Log(), len(request.texts)  # which the function may change
     try:
         found = grader(request, log)
+        if isinstance(found, str | bytes | Set | Mapping):
+            raise TypeError(f"returns a {type(found).__name__}; a list of numbers is needed")
         values = list(found)
     except BaseException as error:  # also SystemExit and KeyboardInterrupt of the function's own
         kind = "memory" if isinstance(error, MemoryError) else "raise"
         said = f"{_place(error)}{sentence(error)}"
         return {"failed": kind, "said": said, "traceback": traceback.format_exc(limit=-20)}
-    if len(values) != len(request.texts):
-        counts = f"{len(values)} numbers for {len(request.texts)} texts"
+    if len(values) != count:
+        counts = f"{len(values)} numbers for {count} texts"
         said = f"returns {counts}; one for each is needed"
         return {"failed": "length", "said": said}
     bad: dict[int, list[str]] = {}
