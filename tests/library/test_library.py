@@ -301,6 +301,16 @@ def test_steps_that_measure_nothing_are_reported_once_with_the_usual_causes(loss
     assert re.match(causes, str(told.message))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_loss_of_few_digits_is_said_once(dtype, recwarn):
+    model = make_model()
+    optimizer = make("mezo", model)
+    for _ in range(2):
+        optimizer.step(lambda: loss_of(model).to(dtype))
+    said = [of for of in recwarn.list if f"its loss is in {dtype}" in str(of.message)]
+    assert [of.filename for of in said] == [__file__] * (dtype != torch.float32)
+
+
 def train(model, record, steps, name="bszo", state=None, **kwargs):
     optimizer = make(name, model, record=record, **kwargs)
     schedule = CosineAnnealingLR(optimizer, T_max=6)

@@ -162,6 +162,12 @@ class Preflight:
                 f"closure: every call changes {name}, as BatchNorm does in training mode (call model.eval())."
                 f" {ADVICE}"
             )
+        if self.first and closure.dtype in (torch.bfloat16, torch.float16):
+            warnings.warn(
+                f"closure: its loss is in {closure.dtype}, whose two or three digits hide most differences of losses;"
+                " compute it in float32, as from logits.float()",
+                stacklevel=5,
+            )
         if self.first:
             self._check_unread(reads, closure, second)
         closure.squares()  # of these calls, which are no part of a step

@@ -65,7 +65,10 @@ class ClosureLoss(Loss):
     Attributes:
         context: Returns a context for each call of the closure.
         rates_texts: Whether it has `mean_square`.
+        dtype: Of the last loss; None of a Python number.
     """
+
+    dtype: Any = None
 
     def __init__(self, closure: Callable[[], object]):
         self.context: Context = nullcontext
@@ -79,6 +82,7 @@ class ClosureLoss(Loss):
         """Returns the loss."""
         with self.context():
             loss = self._closure()
+        self.dtype = getattr(loss, "dtype", None)
         return number(loss)
 
     def branches(self, n: int) -> list[float]:
