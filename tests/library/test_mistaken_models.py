@@ -339,3 +339,30 @@ def test_the_first_step_compares_the_tensors_that_memory_has_room_for(
                 optimizer.step(model.loss)
             assert all(map(torch.equal, old, (*model.parameters(), model.alias)))
             assert optimizer.step_index == 0
+
+
+def hook(model):
+    weight = model.layer.weight.data
+    model.layer.register_forward_hook(lambda layer, args, out: out + 4 * args[0] @ weight.T)
+
+
+def resumed(model):
+    weight = model.layer.weight.data
+    model.call = lambda layer, x: layer(x) + 4 * x @ weight.T
+
+
+@pytest.mark.parametrize(("method", "restore"), [("mezo", "streamed"), ("lozo", "factors")])
+@pytest.mark.parametrize("change", [hook, resumed])
+def test_a_changed_model_and_a_resumed_training_are_compared_again(method, restore, change):
+    model = made(headed)
+    optimizer = optimizer_of(method, model, restore)
+    for _ in range(2):
+        optimizer.step(model.loss)
+    change(model)
+    if change is resumed:
+        state = optimizer.state_dict()
+        optimizer.close()
+        optimizer = optimizer_of(method, model, restore)
+        optimizer.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="the model computes with other weights"):
+        optimizer.step(model.loss)

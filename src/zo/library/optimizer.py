@@ -71,7 +71,7 @@ class ZerothOrder(_Base):
         model: The model of tensors or groups, which `streamed` and `factors` need.
         check_closure: Whether to measure twice at the first step, and at one with more modules in training mode than
             before, and to refuse different losses or changed buffers. The first step also compares a displaced loss
-            with that of a displaced copy of the weights.
+            with that of a displaced copy of the weights, and so does one whose model has other hooks or classes.
         record: File to which every step is written, for `zo.replay`; process 0 of a group writes it.
         group: Processes that train together. Each calls `step` with the loss of its own part of the batch; the parts
             have equally many examples. The step's loss is their mean, in the order of ranks.
@@ -170,8 +170,9 @@ class ZerothOrder(_Base):
             )
         rates_of(self.param_groups)
         whole = params if isinstance(params, nn.Module) else model
+        alone = group is None and not space.shards
         self._preflight = Preflight(
-            whole, space, self._given, self.param_groups, whole is params, check_closure
+            whole, space, self._given, self.param_groups, whole is params, check_closure, alone
         )
         self._devices = {t.device.type for t in space.like}
         check_processes(space, whole, grouped=group is not None)
@@ -225,10 +226,9 @@ class ZerothOrder(_Base):
         compiled, method, space = compiling.seconds, self.method, self.method.params
         loss = ClosureLoss(closure)
         rates = self._preflight.check(self.param_groups, loss, method)
-        compares = False
+        first = False
         if self._preflight.due():
             first = self._preflight.first  # modes may differ later
-            compares = first and method.step_index == 0
             with self._together.processes.together() if first else nullcontext():
                 self._preflight.check_closure(loss)
         exact = space.policy.constraints.exact
@@ -241,7 +241,7 @@ class ZerothOrder(_Base):
             executor = self._together.executor(loss)
             check = PolicyCheck(space, executor.alone, self._together.processes.gather)
             try:
-                with check.watching() if compares else nullcontext():
+                with check.watching() if first else nullcontext():
                     info = method.step(executor)
                     self._together.watch.after_step(method)
             except BaseException:

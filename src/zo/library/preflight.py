@@ -58,9 +58,10 @@ class Preflight:
         groups: Its parameter groups.
         whole: Whether all of the model's parameters that require gradients are θ.
         enabled: Whether the closure is checked.
+        alone: Whether no other process trains with this one, which would have to check at the same steps.
 
     Attributes:
-        first: Whether the closure was not checked yet.
+        first: Whether the closure was not checked yet, or modules have got other classes, hooks or buffers since.
     """
 
     def __init__(
@@ -71,9 +72,10 @@ class Preflight:
         groups: Sequence[Mapping[str, Any]],
         whole: bool,
         enabled: bool,
+        alone: bool,
     ):
         self._model, self._space, self._given = model, space, given
-        self._whole, self._enabled = whole, enabled
+        self._whole, self._enabled, self._alone = whole, enabled, alone
         self._searched = None if space.shards else model
         self._grouped = [[*group["params"]] for group in groups]
         self._trained = [p.requires_grad for _, p in given]
@@ -97,7 +99,9 @@ class Preflight:
         """
         if self._now(groups) != self._noted:
             self._find_changes(groups)
+            made = self._noted[-1]
             self._take_note(groups)
+            self.first |= self._alone and self._noted[-1] != made
         if parametrize._cache_enabled:
             raise RuntimeError(
                 "step: is called inside of parametrize.cached(), which keeps weights from before they are displaced;"
@@ -226,6 +230,9 @@ class Preflight:
         self._modules = [] if self._model is None else [*self._model.modules()]
         searched = [] if self._searched is None else self._modules
         self._views = [of.values() for m in searched for of in (m._parameters, m._modules)]
+        self._counted = [
+            of for m in searched for of in (m._forward_hooks, m._forward_pre_hooks, m._buffers)
+        ]
         self._held = [*chain.from_iterable(self._views)]  # so that no id is another's later
         self._noted = self._now(groups)
 
@@ -236,7 +243,8 @@ class Preflight:
     def _what_is(self, groups: Sequence[Mapping[str, Any]]) -> tuple[list[Any], ...]:
         held = [*map(id, chain.from_iterable(self._views))]
         grouped = [[*map(id, group["params"])] for group in groups]
-        return held, grouped, self._addresses(), [p.requires_grad for _, p in self._given]
+        made = [*map(type, self._modules), *map(len, self._counted)]
+        return held, grouped, self._addresses(), [p.requires_grad for _, p in self._given], made
 
     def _addresses(self) -> list[int]:
         """Returns where θ's tensors of the model are."""

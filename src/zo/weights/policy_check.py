@@ -163,7 +163,7 @@ class PolicyCheck:
                     " random numbers before the step"
                 )
             what = (
-                f"the first step measures the loss {found} where weights displaced by hand have {truth} and the"
+                f"the step measures the loss {found} where weights displaced by hand have {truth} and the"
                 f" undisplaced ones {base}, so the model computes with other weights, as with `.data` or a view that it"
                 " keeps instead of reading the parameter"
             )
