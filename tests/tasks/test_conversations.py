@@ -8,7 +8,7 @@ from trl import chat_template_utils as trl
 from tests.support.tiny_models import tokenizer
 from tests.tasks.test_own_data import own, write
 from zo.tasks import tokenize
-from zo.tasks.checks import check_splits
+from zo.tasks.checks import check_splits, check_tokens
 from zo.tasks.config import TaskError
 from zo.tasks.data import complete, load_splits
 
@@ -149,3 +149,21 @@ def test_a_long_conversation_loses_its_beginning_and_one_without_answer_is_refus
     bad = "{% for m in messages %}{{ loop.length }}{{ m['content'] }}{% endfor %}"
     with pytest.raises(TaskError, match=r"row \d: the chat template"):
         found(bad, TALK, tmp_path, turns="all")
+
+
+@pytest.mark.parametrize(
+    ("talk", "said"),
+    [
+        ([("System", "be good"), ("Human", "q"), ("ASSISTANT", "a")], 0),
+        ([("user", "q"), ("tool", "17"), ("assistant", "a")], 7),
+    ],
+)
+def test_messages_of_roles_that_a_template_does_not_know_are_said(talk, said, tmp_path):
+    known = "{% for m in messages if m.role in ('system', 'user', 'assistant') %}{{ m.content }} {% endfor %}"
+    words, task, splits, example = found(known, talk, tmp_path)
+    assert ("be good q " in example.prompt) == (not said)
+    encoded = tokenize(task, words, splits.train, "decoder")
+    notes = check_tokens(task, {"train": splits.train}, {"train": encoded})
+    assert [f"rewrites {said} of 14 train messages" in note for note in notes] == [True] * (
+        said > 0
+    )

@@ -53,6 +53,13 @@ def check_tokens(
                 f"task.prompt: {len(twice)} of {len(encoded)} {split} prompts begin with the first token of the"
                 f" tokenizer twice (the first is row {min(twice)}, counted from 0); it adds the token, so remove yours"
             )
+        every = [(e, turn) for e in encoded for turn in e.messages or ()]
+        asked = [(e, turn) for e, turn in every if turn["role"] != "assistant"]  # thoughts may go
+        if lost := [e.row for e, t in asked if str(t["content"] or "").strip() not in e.prompt]:
+            notes.append(
+                f"task.messages: the chat template leaves out or rewrites {len(lost)} of {len(asked)} {split} messages"
+                f" of prompts (the first is in row {min(lost)}, counted from 0); see whether it knows their roles"
+            )
         repeats = [len({*map(tuple, e.candidate_ids)}) < len(e.candidate_ids) for e in encoded]
         same = [row for row, of in zip(rows, repeats, strict=True) if of]
         if same and len(same) == len(encoded):

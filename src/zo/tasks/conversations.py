@@ -109,7 +109,9 @@ def _joined(cells: Sequence[Any], row: int, key: str) -> list[dict[str, Any]]:
 def _message(turn: Mapping[str, Any], row: int) -> dict[str, Any]:
     """Returns a message with its role and its text; parts of type text are joined."""
     if "role" not in turn:
-        turn = {"role": ROLES.get(turn["from"], turn["from"]), "content": turn["value"]}
+        turn = {"role": turn["from"], "content": turn["value"]}
+    role = str(turn["role"]).lower()  # a template leaves out messages of another role's name
+    turn = {**turn, "role": ROLES.get(role, role)}
     content = turn.get("content")
     if isinstance(content, list) and all(
         isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content
