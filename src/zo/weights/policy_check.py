@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -23,12 +22,8 @@ from zo.weights.restore import Excursion, RestoreError, RestorePolicy
 from zo.weights.space import ParameterSpace
 from zo.weights.updates import add_
 
-Places: TypeAlias = dict[int, torch.device]
-"""Where copies of tensors are, by position."""
-
 SHARES = (1.0, 0.1)
 """Norms of displacements whose effect exceeds rounding, in the largest weight's; the first finite loss counts."""
-
 
 CPU = torch.device("cpu")
 
@@ -70,6 +65,7 @@ class PolicyCheck:
     ):
         self._space, self._evaluate, self._gather, self._host = space, evaluate, gather, host
         self.said, self.short = "", False
+        self._at: torch.device | None = None  # where copies are; None is each tensor's device
 
     def kept(self, model: nn.Module) -> str | None:
         """Returns what is said of a called module that computes with what it has kept of a weight, if there is one."""
@@ -129,32 +125,31 @@ class PolicyCheck:
         rounding = max(1e-3, *(torch.finfo(t.dtype).eps for t in space.like))
         if found == truth and abs(truth - base) > 10 * rounding * abs(base):
             return losses
-        parts += [{}] * (int(max(counts)) - len(parts))
+        parts += [[]] * (int(max(counts)) - len(parts))
         self.said += f", in {len(parts)} parts" * (len(parts) > 1)
         for part in parts:
             self._compare(points[at], part, whole, base, rounding)
         return losses
 
     def _compare(
-        self, terms: Terms, part: Places, whole: bool, base: float, rounding: float
+        self, terms: Terms, part: Sequence[int], whole: bool, base: float, rounding: float
     ) -> None:
         """Raises RestoreError if a larger displacement of a part of the tensors has the loss of other weights."""
         policy = self._space.policy
         if not whole:
-            terms = [(c, restricted(z, part.keys(), self._space.like)) for c, z in terms]
+            terms = [(c, restricted(z, part, self._space.like)) for c, z in terms]
         for share in SHARES:
             larger = self._enlarged(terms, part, share)
             if math.isfinite(truth := self._by_hand(larger, part)):
                 break
         noise = rounding * max(abs(base), abs(truth))
-        copies = self._copies(part)
-        try:
-            with policy.excursion() as probe:
-                probe.to(larger)
-                (found,) = probe.losses(ClosureLoss(self._evaluate), 1)
-        finally:
-            policy.finish_restore()
-            self._put_back(copies)
+        with restored([self._space.settled()[i] for i in part], self._at):
+            try:
+                with policy.excursion() as probe:
+                    probe.to(larger)
+                    (found,) = probe.losses(ClosureLoss(self._evaluate), 1)
+            finally:
+                policy.finish_restore()
         if abs(found - truth) > 0.02 * abs(truth - base) + 2 * noise:
             again = self._evaluate()
             if abs(again - base) > noise:
@@ -170,7 +165,7 @@ class PolicyCheck:
             raise RestoreError(policy.name, what, "snapshot")
         self.said += f", and at a larger displacement {found}, by hand {truth}"
 
-    def _enlarged(self, terms: Terms, part: Places, share: float) -> Terms:
+    def _enlarged(self, terms: Terms, part: Sequence[int], share: float) -> Terms:
         """Returns a displacement along the first direction that changes the largest tensor by a share at least."""
         local = self._space.settled()
         if self._space.shards or not part:  # each process would take another one
@@ -181,62 +176,63 @@ class PolicyCheck:
         size = float(z.sample(i, p).norm()) * abs(c)
         return [(c * max(1.0, share * float(p.float().norm()) / size), z)] if size else terms
 
-    def _by_hand(self, terms: Terms, part: Places) -> float:
+    def _by_hand(self, terms: Terms, part: Sequence[int]) -> float:
         """Returns the loss of weights of which a part is displaced."""
-        copies, policy = self._copies(part), self._space.policy
-        left = {i: (t, t.clone()) for i in part if (t := self._space.former(i)) is not None}
-        try:
-            for i, p in self._displaced(terms, copies):
-                self._space.settled()[i].copy_(p)
-                for t, _ in [left[i]] if i in left else []:
-                    t.copy_(p)
+        space, policy = self._space, self._space.policy
+        tensors = [space.settled()[i] for i in part]
+        left = [t for t in map(space.former, part) if t is not None]
+        with restored(left), restored(tensors, self._at) as copies:
+
+            def displaced() -> Iterator[tuple[int, Tensor, Tensor]]:
+                for i, t, of in zip(part, tensors, copies, strict=True):
+                    p = of.to(space.like[i].device, copy=True)
+                    add_(p, p, i, terms)
+                    yield i, t, p
+
+            for i, t, p in displaced():
+                t.copy_(p)
+                if (other := space.former(i)) is not None:
+                    other.copy_(p)
             loss = self._evaluate()
-            for i, p in () if policy.constraints.exact else self._displaced(terms, copies):
+            for i, t, p in () if policy.constraints.exact else displaced():
                 bits = BITS[p.itemsize]  # versions count no write through `.data` and NumPy
-                if not torch.equal(self._space.settled()[i].view(bits), p.view(bits)):
-                    raise writes(policy, self._space.names[i])
-            return loss
-        finally:
-            self._put_back(copies)
-            for t, was in left.values():
-                t.copy_(was)
+                if not torch.equal(t.view(bits), p.view(bits)):
+                    raise writes(policy, space.names[i])
+        return loss
 
-    def _displaced(
-        self, terms: Terms, copies: Mapping[int, Tensor]
-    ) -> Iterator[tuple[int, Tensor]]:
-        """Yields displaced copies of tensors on their devices, by position."""
-        for i, of in copies.items():
-            p = of.to(self._space.like[i].device, copy=True)
-            add_(p, p, i, terms)
-            yield i, p
-
-    def _parts(self) -> list[Places]:
+    def _parts(self) -> list[list[int]]:
         """Returns parts of the weights whose copies fit into memory together: into the devices', else the host's."""
+        self._at = None
         local = self._space.settled()
         sizes = [t.numel() * t.element_size() for t in local]
         here = not (self._host or self._space.offloaded)
         if here and all(free_bytes(t.device) > 2 * sum(sizes) for t in local):
-            return [{i: t.device for i, t in enumerate(local)}]
+            return [[*range(len(local))]]
+        self._at = CPU
         most = 0.9 * free_bytes(CPU) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         room = min(most, max(most / 4, *sizes)) if self._space.offloaded else most
-        parts, left = list[Places](), 0.0
+        parts, left = list[list[int]](), 0.0
         for i, size in enumerate(sizes):
             if size <= most:
                 if not parts or size > left:
-                    parts.append({})
+                    parts.append([])
                     left = room
-                parts[-1][i] = CPU
+                parts[-1].append(i)
                 left -= size
         return parts
 
-    def _copies(self, part: Places) -> dict[int, Tensor]:
-        """Returns copies of tensors, by position."""
-        return {i: self._space.settled()[i].to(device, copy=True) for i, device in part.items()}
 
-    def _put_back(self, copies: Mapping[int, Tensor]) -> None:
-        """Writes copies of tensors back."""
-        for i, of in copies.items():
-            self._space.settled()[i].copy_(of)
+@contextmanager
+def restored(
+    tensors: Sequence[Tensor], device: torch.device | None = None
+) -> Iterator[list[Tensor]]:
+    """Yields copies of tensors, on their devices unless one is given; writes them back afterwards."""
+    copies = [t.to(device or t.device, copy=True) for t in tensors]
+    try:
+        yield copies
+    finally:
+        for t, of in zip(tensors, copies, strict=True):
+            t.copy_(of)
 
 
 def writes(policy: RestorePolicy, what: str) -> RestoreError:
@@ -283,16 +279,12 @@ def unused_tensors(
     for some in parts if every < 2 else [[*positions], *parts]:
         if some[0] in found:
             continue
-        copies = [thetas[i].to("cpu", copy=True) for i in some]
-        try:
-            for i in some:  # not by a constant, which softmax and norms take out
-                t = thetas[i]
+        tensors = [thetas[i] for i in some]
+        with restored(tensors, CPU):
+            for t in tensors:  # not by a constant, which softmax and norms take out
                 ramp = torch.linspace(1, 2, t.numel(), dtype=t.dtype, device=t.device)
                 t.add_(ramp.square_().view(t.shape))
             found += some * (evaluate() == base)
-        finally:
-            for i, of in zip(some, copies, strict=True):
-                thetas[i].copy_(of)
     return found
 
 
