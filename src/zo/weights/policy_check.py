@@ -181,7 +181,7 @@ class PolicyCheck:
         space, policy = self._space, self._space.policy
         tensors = [space.settled()[i] for i in part]
         left = [t for t in map(space.former, part) if t is not None]
-        with restored(left), restored(tensors, self._at) as copies:
+        with restored(left, self._at), restored(tensors, self._at) as copies:
 
             def displaced() -> Iterator[tuple[int, Tensor, Tensor]]:
                 for i, t, of in zip(part, tensors, copies, strict=True):
