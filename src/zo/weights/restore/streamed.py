@@ -9,7 +9,7 @@ updates are deferred until they are fetched again.
 
 A weight that is read outside of the call of its unit would not be displaced. During a probe, parameters of θ
 therefore raise an error when they are read (`GuardedParameter`). Aliases of a weight, such as its `.data` or an earlier
-view, escape this check.
+view, escape this guard; the first step's comparison finds them.
 """
 
 from __future__ import annotations
