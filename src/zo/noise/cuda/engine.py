@@ -43,12 +43,12 @@ class TritonProgram(PreparedProgram):
         keys = program.keys + [NO_KEY] * (len(numbers) - len(program.keys))
         self._terms = tuple(zip(numbers, keys, strict=True))
         self._wide = bool(program.signs)
-        columns = [[t.numel() for t in lists[0]], positions, [_bits(keep) for keep in keeps]]
+        columns = [[*map(Tensor.numel, lists[0])], positions, keeps.view(np.int32)]
         for of in lists:
             columns += [[*map(Tensor.data_ptr, of)], [*map(Tensor.numel, of)]]
         self._rows = np.array(columns, np.int64).T
-        kinds = zip(*([DTYPES.index(t.dtype) for t in of] for of in lists), strict=True)
-        self._kinds = [*zip((t.device for t in lists[0]), kinds, strict=True)]
+        dtypes = ([t.dtype for t in of] for of in lists)
+        self._kinds = [*zip((t.device for t in lists[0]), *dtypes, strict=True)]
 
     def run_all(self) -> None:
         """As `PreparedProgram.run_all`."""
@@ -63,8 +63,8 @@ class TritonProgram(PreparedProgram):
 
     def _run(self, chosen: Sequence[int], rows: Any) -> None:
         kinds = [self._kinds[j] for j in chosen]
-        for device, dtypes in dict.fromkeys(kinds):
-            own = rows[[kind == (device, dtypes) for kind in kinds]]
+        for kind in dict.fromkeys(kinds):
+            own, (device, *dtypes) = rows[[of == kind for of in kinds]], kind
             places, count = place_table(own, 4 * PROGRAM_BLOCK, device)
             if not count:
                 continue
@@ -72,7 +72,7 @@ class TritonProgram(PreparedProgram):
                 programs.run[(count,)](
                     *(places, term_table(self._terms, device)),
                     STEPS=self._steps,
-                    KINDS=dtypes,
+                    KINDS=tuple(map(DTYPES.index, dtypes)),
                     LEVELS=len(own).bit_length(),
                     WIDE=self._wide,
                     BLOCK=PROGRAM_BLOCK,
