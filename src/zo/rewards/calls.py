@@ -64,18 +64,12 @@ class Request(NamedTuple):
 
 
 class Log:
-    """What a function logs during a call.
-
-    Attributes:
-        extra: Column -> values of `log_extra`, one for each text.
-        metrics: Name -> values of `log_metric`.
-        dropped: Number of values of `log_metric` that are no finite numbers, and are left out.
-    """
+    """What a function logs during a call."""
 
     def __init__(self) -> None:
-        self.dropped = 0
-        self.extra: dict[str, list[Any]] = {}
-        self.metrics: dict[str, list[float]] = {}
+        self.dropped = 0  # values of `log_metric` that are no finite numbers, and are left out
+        self.extra: dict[str, list[Any]] = {}  # column -> values of `log_extra`, one for each text
+        self.metrics: dict[str, list[float]] = {}  # name -> values of `log_metric`
 
     def log_extra(self, column: str, values: Sequence[Any]) -> None:
         """Adds a column with a value for each text."""

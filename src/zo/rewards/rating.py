@@ -37,23 +37,16 @@ class FunctionTraceback(Exception):
 
 
 class Rater:
-    """Rates texts by one or several functions.
-
-    Attributes:
-        key: Of the configuration, which names the functions.
-        names: Of the functions, in logs.
-        own: Names of those that are not named graders.
-        notes: Sentences for the log; known after `start`.
-    """
+    """Rates texts by one or several functions."""
 
     def __init__(self, objective: ObjectiveConfig, task: TaskConfig):
         functions = objective.rated_by(task)
         self.key = "task.measure" if objective.name == "measure" else "objective.function"
         self._addresses, self._weights = [*functions], [*functions.values()]
-        self.names = _names(self._addresses)
+        self.names = _names(self._addresses)  # in logs
         pairs = zip(self.names, self._addresses, strict=True)
         self.own = [name for name, address in pairs if address not in NAMED_GRADERS]
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # sentences for the log; known after `start`
         self._replacements = [objective.replacement(address) for address in functions]
         self._setup = Setup(
             functions=[_absolute(address) for address in functions],

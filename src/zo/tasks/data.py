@@ -265,17 +265,12 @@ def _examples(
     kept = {f: of for f, of in columns.items() if f in fields or f != task.label or task.choices}
     values = columns.get(str(task.label), [])
     every = {name: chosen.values(name) for name in chosen.names} if all_columns else {}
-    found = [
-        Example(
-            {field: of[i] for field, of in kept.items()},
-            0
-            if task.kind != "classification"
-            else _label(task, columns, values, i, f"row {places[i]} of split {split!r}"),
-            places[i],
-            {name: of[i] for name, of in every.items()},
-        )
-        for i in range(len(places))
-    ]
+    found, classes = [], task.kind == "classification"
+    for i, row in enumerate(places):
+        of_split = f"row {row} of split {split!r}"
+        label = _label(task, columns, values, i, of_split) if classes else 0
+        own, more = ({name: of[i] for name, of in some.items()} for some in (kept, every))
+        found.append(Example(own, label, row, more))
     if task.kind == "preference":
         from zo.tasks.preferences import check_pairs
 

@@ -65,14 +65,7 @@ class Decoding:
 
 
 class TextScorer:
-    """Rates each generated text; the loss is the negated mean.
-
-    Attributes:
-        writes: See `CandidateScorer`.
-        tally: Sums over the texts since `begin`.
-        samples: The first texts of this process's last evaluation, as rows of a log.
-        constant: The best constant answer and its reward; None before `measure_constants`.
-    """
+    """Rates each generated text; the loss is the negated mean."""
 
     differentiable = False
     writes = True
@@ -91,8 +84,10 @@ class TextScorer:
         self._step = 0
         self._squares: list[float] = []
         self._state: dict[str, Any] = {"global_step": 0}
-        self.tally = Tally()
+        self.tally = Tally()  # of the texts since `begin`
+        # The first texts of this process's last evaluation, as rows of a log
         self.samples: list[dict[str, Any]] = []
+        # The best constant answer and its reward; None before `measure_constants`
         self.constant: tuple[str, float] | None = None
 
     @property
