@@ -60,8 +60,7 @@ class Tally:
     values: dict[str, list[float]] = field(default_factory=dict)  # Function's name -> its numbers
     # Name -> numbers that functions logged
     metrics: dict[str, list[float]] = field(default_factory=dict)
-    # Kind of failure -> its number; `printed`, `left` and `dropped` count calls, processes and
-    # metrics
+    # Kind of failure -> its number; `printed`, `left` and `dropped` count calls, processes and metrics
     counts: Counter[str] = field(default_factory=Counter)
     events: list[dict[str, Any]] = field(default_factory=list)  # Failures as rows of a log
     printed: str = ""  # The first thing that a function printed

@@ -31,8 +31,7 @@ class Encoded:
     messages: list[dict[str, Any]] | None = None  # the prompt as a conversation, if it is one
     # Of the row, if a reward function gets them
     columns: dict[str, Any] = field(default_factory=dict)
-    # Which tokens of the only candidate are of the assistant's messages; empty: all of every
-    # candidate
+    # Which tokens of the only candidate are of the assistant's messages; empty: all of every candidate
     trained: tuple[bool, ...] = ()
     # Of a pair, the log-probability of the first answer minus that of the second, by the reference
     reference: float | None = None
