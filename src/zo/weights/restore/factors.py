@@ -66,6 +66,7 @@ class Factors(RestorePolicy):
         self._matrices = [i for i, p in enumerate(tensors) if p.dim() > 1]
         self._vectors = [i for i, p in enumerate(tensors) if p.dim() < 2]
         self._buffers: list[Tensor] = []  # memory of the branches' left factors and displacements
+        self._filled: tuple[int, dict[NoiseKey, slice]] | None = None  # what `_branches` are of
         self._rights: list[Tensor] = []  # and of their own right factors
         self._drawn: dict[Hashable, list[Tensor]] = {}  # for the probes, and the update after them
         self._closed = False
@@ -164,7 +165,7 @@ class Factors(RestorePolicy):
         with self.space.stopwatch.running("weights"):
             terms = inner.of
             drawn = self._draw(terms)
-            self._add_left(self.a, terms, drawn)
+            self._add_left(self._parts(self.a), terms, drawn)
             self._layers.moved |= any(c != 0.0 for c, _ in terms)
             self._drawn = {}
             rest = [(c, Stored(drawn[_low_rank(z).left_key])) for c, z in terms]
@@ -233,13 +234,22 @@ class Factors(RestorePolicy):
             return
         with self.space.stopwatch.running("weights", 0):
             drawn = self._drawn = self._draw([term for terms in points for term in terms])
-            likes = [a if p.dim() > 1 else p for a, p in zip(self.a, self._tensors, strict=True)]
-            self._buffers = _zeros(self._buffers, [(len(points), *t.shape) for t in likes], likes)
-            for b, terms in enumerate(points):
-                branch = [buffer[b] for buffer in self._buffers]
-                vectors = [branch[i] for i in self._vectors]
-                _add([branch[i] for i in self._matrices], [self.a[i] for i in self._matrices], 1.0)
-                self._add_left(branch, terms, drawn)
+            if self._filled != (len(points), self._slices):
+                likes = (
+                    a if p.dim() > 1 else p for a, p in zip(self.a, self._tensors, strict=True)
+                )
+                shapes = ((t, (len(points), *t.shape)) for t in likes)
+                self._buffers = [t.new_zeros(shape, dtype=torch.float32) for t, shape in shapes]
+                branches = [[t[b] for t in self._buffers] for b in range(len(points))]
+                self._branches = [
+                    (left, self._parts(left), [left[i] for i in self._vectors]) for left in branches
+                ]
+                self._filled = len(points), self._slices
+            else:
+                torch._foreach_zero_(self._buffers)
+            for terms, (left, parts, vectors) in zip(points, self._branches, strict=True):
+                _add([left[i] for i in self._matrices], [self.a[i] for i in self._matrices], 1.0)
+                self._add_left(parts, terms, drawn)
                 for c, z in terms:
                     _add(vectors, [drawn[_low_rank(z).left_key][i] for i in self._vectors], c)
             self._layers.count, self._layers.left = len(points), self._buffers
@@ -253,7 +263,7 @@ class Factors(RestorePolicy):
             left = [
                 (n, wide, m) if t.dim() > 1 else (n, m) for t, (m, _) in zip(p, sides, strict=True)
             ]
-            self._buffers = _zeros(self._buffers, left, p)
+            self._filled, self._buffers = None, _zeros(self._buffers, left, p)
             self._rights = _zeros(self._rights, [(n, wide, columns) for _, columns in sides], p)
             places: dict[LowRank, list[tuple[int, int, float]]] = {}
             for b, terms in enumerate(points):
@@ -285,14 +295,20 @@ class Factors(RestorePolicy):
             ]
         return found
 
+    def _parts(self, left: Sequence[Tensor]) -> dict[NoiseKey, list[Tensor]]:
+        """Returns what of the matrices' left factors, (w, rows), belongs to each V, by its key."""
+        return {v: [left[i][rows] for i in self._matrices] for v, rows in self._slices.items()}
+
     def _add_left(
-        self, out: Sequence[Tensor], terms: Terms, drawn: Mapping[Hashable, Sequence[Tensor]]
+        self,
+        parts: Mapping[NoiseKey, list[Tensor]],
+        terms: Terms,
+        drawn: Mapping[Hashable, Sequence[Tensor]],
     ) -> None:
-        """Adds Σ c_j U_jᵀ to those of `out`, one per tensor, that are of matrices: (w, rows)."""
+        """Adds Σ c_j U_jᵀ to left factors, given by their `_parts`."""
         for c, z in terms:
             z = _low_rank(z)
-            parts = [out[i][self._slices[z.v]] for i in self._matrices]
-            _add(parts, [drawn[z.left_key][i] for i in self._matrices], c * z.scale)
+            _add(parts[z.v], [drawn[z.left_key][i] for i in self._matrices], c * z.scale)
 
     def _replace_forwards(self, model: nn.Module) -> None:
         """Has the model's layers compute with A and V."""
