@@ -108,7 +108,7 @@ class MeZOShared(MeZO):
 
 
 @pytest.fixture
-def own_method(tmp_path, monkeypatch):
+def own_method(own_conf, tmp_path, monkeypatch):
     """Returns a method's file, and a function by which this process forgets that it ran."""
     file = tmp_path / "code" / "own.py"
     file.parent.mkdir()
