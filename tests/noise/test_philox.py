@@ -90,7 +90,7 @@ def program(bits: NoiseKey | None) -> Program:
 @pytest.mark.skipif(
     not engine("philox").runs_programs, reason="torch rounds products before their sums"
 )
-@pytest.mark.parametrize(("other", "device"), OTHERS)
+@pytest.mark.parametrize(("other", "device"), SLOWLY)
 @pytest.mark.parametrize("bits", [None, BITS])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_program_gives_the_bits_of_the_reference_in_any_parts(other, device, dtype, bits):
