@@ -107,7 +107,7 @@ def test_a_mixture_of_tasks_is_one():
         ({"name": "chain_sums"}, r"^task\.name=chain_sums: .*did you mean chain_sum"),
         ({"options": {"terms": 2}}, r"^task\.options={'terms': 2}: chain_sum: .*argument 'terms'"),
         ({"options": {"min_terms": 9}}, r"^task\.options=.*max_terms must be >= min_terms"),
-        ({"options": {"seed": 2}}, r"^task\.options=.*multiple values for keyword argument 'seed'"),
+        ({"options": {"seed": 2}}, r"^task\.options={'seed': 2}: give task.train_set_seed"),
         ({"prompt": "{qestion}"}, r"^task\.prompt: items of chain_sum have no 'qestion', only an"),
         ({"train_size": None}, r"^task\.train_size=null: must be 1 to \d+, since"),
         ({"train_set_seed": 4000}, r"^task\.train_set_seed=4000: must be below 4000"),

@@ -23,6 +23,7 @@ APART = 10**6  # Seeds between splits; more than a split has items
 MOST_SETS = 4_000  # Number of training sets, so that seeds stay below numpy's 2³²
 ROUNDS = 20  # Items that a split may try, as a multiple of its size, to find new questions
 OWN = ("question", "answer", "metadata")
+GIVEN = {"seed": "task.train_set_seed", "size": "task.train_size and the like"}
 MESSAGES = "messages"  # Column with the question as a conversation, for a chat template
 
 
@@ -41,6 +42,8 @@ def dataset(name: str, options: Mapping[str, Any], seed: int = 0, size: int = 10
         meant = f"did you mean {', '.join(near)}?"
         raise TaskError(f"task.name={name}: reasoning-gym has no such task; {meant}")
     given = dict(options)
+    for key in GIVEN.keys() & given.keys():
+        raise TaskError(f"task.options={given}: give {GIVEN[key]} instead of {key}")
     if name == "composite" and given.get("datasets"):
         usual = {"weight": 1.0, "config": {}}
         given["datasets"] = [DatasetSpec(**{**usual, **of}) for of in given["datasets"]]
