@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import zo
-from zo.noise import NOISES, NoiseKey, engine, philox
+from zo.noise import NOISES, NoiseKey, engine, is_compiled, philox
 
 KEY = NoiseKey(seed=7, stream=0, step=3, direction=1)
 
@@ -142,3 +142,12 @@ if child == 0:
 print(os.waitpid(child, 0)[1])
 """
     assert printed(code).stdout == "0\n"
+
+
+@pytest.mark.parametrize(("version", "is_new"), [("3.5.1", False), ("3.6.0", True), ("3.10", True)])
+def test_philox_on_a_gpu_needs_a_triton_that_rounds_as_a_cpu(monkeypatch, version, is_new):
+    monkeypatch.setattr(pytest.importorskip("triton"), "__version__", version)
+    assert is_compiled("cuda:7") == is_new
+    if not is_new:
+        with pytest.raises(ValueError, match="Triton"):
+            engine("philox", "cuda:7")

@@ -10,12 +10,20 @@ from zo.noise.engines import Engine
 NOISES = ("torch", "philox")
 
 
+OLDEST_TRITON = (3, 6)
+"""Earlier ones flush the smallest quotients and roots to zero, or compile no kernel."""
+
+
 def is_compiled(*devices: str) -> bool:
     """Returns whether Philox noise is compiled for devices: by numba on the CPU, by Triton on CUDA."""
     kinds = {device.partition(":")[0] for device in devices} or {"cpu"}
     compiler = {"cpu": "numba", "cuda": "triton"}.get("".join(kinds)) if len(kinds) == 1 else None
-    disabled = compiler == "numba" and os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-    return compiler is not None and not disabled and importlib.util.find_spec(compiler) is not None
+    if compiler is None or importlib.util.find_spec(compiler) is None:
+        return False
+    if compiler == "numba":
+        return os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
+    version = importlib.import_module(compiler).__version__
+    return (*map(int, version.split(".")[:2]),) >= OLDEST_TRITON
 
 
 @lru_cache
@@ -27,7 +35,7 @@ def engine(noise: str, *devices: str) -> Engine:
         devices: As `cpu` or `cuda:1`; none is `cpu`.
 
     Raises:
-        ValueError: If the noise is unknown or does not support a device.
+        ValueError: If the noise is unknown or does not support a device, or on CUDA Triton is missing or too old.
     """
     if noise not in NOISES:
         raise ValueError(f"noise={noise!r}: must be one of {', '.join(NOISES)}")
@@ -37,6 +45,10 @@ def engine(noise: str, *devices: str) -> Engine:
         return TorchEngine(*devices)
     kinds = sorted({device.partition(":")[0] for device in devices}) or ["cpu"]
     if kinds == ["cuda"]:
+        if not is_compiled(*devices):
+            raise ValueError(
+                "noise='philox': on cuda it needs Triton 3.6 or later, which torch 2.10 brings; use torch"
+            )
         from zo.noise.cuda.engine import TritonEngine
 
         return TritonEngine()
