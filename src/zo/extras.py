@@ -41,7 +41,7 @@ def add_model(to: argparse.ArgumentParser) -> None:
 
 
 def in_time(call: Callable[[], object], seconds: float) -> object:
-    """Returns what a call returns or raises, None after so many seconds: to look up a name has no time limit."""
+    """Returns a call's result or the exception that it raised; None if it takes longer, as looking up a host may."""
     found: list[object] = []
 
     def called() -> None:

@@ -123,7 +123,7 @@ class ParameterUpdate(ABC):
 
     @property
     def along(self) -> Terms:
-        """What is drawn, if a single tensor, too, is updated by a program; else nothing."""
+        """Directions that the update draws, where a program makes it for a single tensor, too; empty: none does."""
         return ()
 
     def kernel(self, at: UpdateTarget, pending: Terms) -> Callable[[], object] | None:

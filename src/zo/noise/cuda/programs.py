@@ -41,9 +41,8 @@ def _pointer(address, KIND: tl.constexpr):
 @triton.jit
 def _fused(x, y, z):
     """X · y + z, rounded once."""
-    if (
-        INTERPRETED
-    ):  # whose own rounds twice: here float64's sum is rounded to odd, so that float32's is right
+    # The interpreter's own rounds twice: here float64's sum is rounded to odd, so that float32's is right.
+    if INTERPRETED:
         product, sum_with = x.to(tl.float64) * y.to(tl.float64), z.to(tl.float64)
         total = product + sum_with
         part = total - product
