@@ -440,11 +440,7 @@ def mistaken_keys(run):
     kinds = {group: get_type_hints(type(of), include_extras=True) for group, of in nodes.items()}
     keys = [(group, of.name) for group, node in nodes.items() for of in fields(node)]
     wrong = [(*key, value) for key in keys for value in mistakes(kinds[key[0]][key[1]])]
-    return [
-        (group, key, "nope" if key in nodes else value)
-        for group, key, value in wrong
-        if key != "name"
-    ]
+    return [(group, key, "nope" if key in nodes else value) for group, key, value in wrong]
 
 
 @settings(max_examples=25, phases=[Phase.generate])
@@ -468,6 +464,8 @@ def test_one_wrong_value_of_a_stored_configuration_is_named_by_its_key(data):
         ("model.lr_grid.mezo", 3),
         ("objective.functions", {"a": {"b": 1}}),
         ("task.labels", {"a": 1}),
+        *itertools.product(("optimizer.name", "adapter.name"), ([1], {"a": 1}, 3, "nope", None)),
+        *itertools.product(("optimizer.file",), ([1], {"a": 1}, 3)),
     ],
 )
 def test_a_wrong_value_within_a_setting_is_named_by_its_key(key, value):

@@ -21,7 +21,7 @@ from zo.config.settings import RunConfig
 from zo.lm.adapters.config import ADAPTERS
 from zo.lm.baselines import BASELINES
 from zo.lm.config import ModelConfig
-from zo.optim import OPTIMIZERS, MethodConfig
+from zo.optim import OPTIMIZERS
 from zo.tasks.config import TaskConfig
 from zo.tasks.objective import NAMES as OBJECTIVES
 from zo.tasks.objective import ObjectiveConfig
@@ -56,12 +56,8 @@ def register() -> None:
 def option_schemas() -> dict[str, dict[str, Any]]:
     """Returns the settings behind each option of `optimizer`, `adapter` and `objective`, which need no file."""
     objectives = {name: ObjectiveConfig(name) for name in OBJECTIVES}
-    return {"optimizer": {**_optimizers()}, "adapter": {**ADAPTERS}, "objective": objectives}
-
-
-def _optimizers() -> dict[str, type[MethodConfig]]:
-    """Returns the settings behind each option of `optimizer`: those of methods and of baselines."""
-    return {name: method.config for name, method in OPTIMIZERS.items()} | BASELINES
+    methods = {name: method.config for name, method in OPTIMIZERS.items()}
+    return {"optimizer": methods | BASELINES, "adapter": {**ADAPTERS}, "objective": objectives}
 
 
 def to_run_config(cfg: DictConfig) -> RunConfig:
@@ -104,9 +100,8 @@ def _automatic_restore(run: RunConfig) -> tuple[str, str]:
 
 def _name_problems(run: RunConfig) -> Iterator[Problem]:
     """Yields `optimizer.name` or `adapter.name` where it is not that of the group's option."""
-    registered: dict[str, Mapping[str, type]] = {"optimizer": _optimizers(), "adapter": ADAPTERS}
-    for group, kinds in registered.items():
-        node = getattr(run, group)
+    for group in ("optimizer", "adapter"):
+        node, kinds = getattr(run, group), option_schemas()[group]
         if kinds.get(node.name) is not type(node):
             right = f"is chosen by {group}=, as {group}={next(iter(kinds))}"
             yield Problem(f"{group}.name", node.name, right)
@@ -240,27 +235,27 @@ def from_plain(given: Any) -> RunConfig:
     for group in ("task", "optimizer", *absent):
         if not isinstance(found := sections.get(group, absent.get(group)), dict):
             raise ConfigError([Problem(group, found, "must be the group's settings")])
+        sections[group] = {**found}
     typed = OmegaConf.structured(RunConfig)
+    if LABEL in given["task"]:
+        given["task"]["label"] = given["task"].pop(LABEL)
+    if file := given["optimizer"].pop("file", None):
+        if not isinstance(file, str):
+            raise ConfigError([Problem("optimizer.file", file, "must be text, as FILE.py:CLASS")])
+        method_code.option(file, typed=False)
     try:
-        if LABEL in given["task"]:
-            given["task"]["label"] = given["task"].pop(LABEL)
-        if file := given["optimizer"].pop("file", None):
-            method_code.option(file, typed=False)
-        method = _optimizers()[given["optimizer"]["name"]]
-        typed.optimizer = method
-        given["optimizer"] = {**method.legacy_defaults, **given["optimizer"]}
-        given["precision"] = {**PrecisionConfig.legacy_defaults, **given.get("precision", {})}
-        adapter = ADAPTERS[given.get("adapter", {}).get("name", "none")]
-        typed.adapter = adapter
-        given["adapter"] = {**adapter.legacy_defaults, **given.get("adapter", {})}
+        given["precision"] = PrecisionConfig.legacy_defaults | given["precision"]
+        for group, default in (("optimizer", None), ("adapter", "none")):
+            name, kinds = given[group].get("name", default), option_schemas()[group]
+            if not isinstance(name, str) or name not in kinds:
+                right = f"must be one of {', '.join(kinds)}"
+                raise ConfigError([Problem(f"{group}.name", name, right)])
+            setattr(typed, group, kinds[name])
+            given[group] = {**kinds[name].legacy_defaults, **given[group]}
         return to_run_config(OmegaConf.merge(typed, _uninterpolated(given)))  # type: ignore[arg-type]
     except OmegaConfBaseException as error:
         key, said = error.full_key or _wrong_key(typed, given), str(error).splitlines()[0]
         raise ConfigError([Problem(str(key), "?", said)]) from None
-    except (TypeError, KeyError) as error:
-        raise ConfigError(
-            [Problem("optimizer.name", error, "must name a method, and adapter.name an adapter")]
-        ) from None
 
 
 def _wrong_key(typed: Any, given: Mapping[str, Any], *above: str) -> str:
