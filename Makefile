@@ -81,7 +81,7 @@ $(shell $(BIN)/python -c '' 2>/dev/null || rm -f $(VENV)/run $(VENV)/test $(VENV
 TORCH ?= default
 INSTALL = $(PIP) $(if $(filter-out default,$(TORCH)),--extra-index-url https://download.pytorch.org/whl/$(TORCH)) -e
 FAILED = { echo "The installation failed; the reason is above. Call make again when it is gone: what is installed stays." >&2; exit 1; }
-NO_GPU = No nvidia-smi is here. PyTorch for GPUs is about to be downloaded, 3.5 GB; make setup TORCH=cpu takes 0.3 GB.
+NO_GPU = No nvidia-smi is here. PyTorch for GPUs is about to be downloaded, some gigabytes; make setup TORCH=cpu takes less.
 
 $(VENV)/run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
