@@ -15,6 +15,7 @@ import zo
 from tests.support.quadratic import Interrupted, interrupt, same
 from tests.support.tiny_models import opt
 from tests.support.tiny_runs import TinyRun
+from zo.lm.float16 import widen
 from zo.optim.base import NonFiniteError
 from zo.optim.config_low_rank import LOZOConfig
 from zo.optim.lozo import LOZO
@@ -46,6 +47,18 @@ class Trial(TinyRun):
             p.double() + (a.t() @ v if p.dim() > 1 else 0)
             for p, (a, v) in zip(self.params.local, self.sides(), strict=True)
         ]
+
+
+def test_layers_that_round_their_products_otherwise_are_linear_ones():
+    """As those of float16 on a CPU."""
+    losses = []
+    for restore in ("factors", "snapshot"):
+        torch.manual_seed(0)
+        model = opt().half()
+        widen(model)
+        trial = Trial(model, restore)
+        losses.append(trial.optimizer.step(trial.loss).losses)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-2)
 
 
 @pytest.mark.parametrize(
