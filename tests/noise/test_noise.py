@@ -136,12 +136,32 @@ from zo.noise import NoiseKey, engine
 torch.set_num_threads(2)
 key = NoiseKey(1, 0, 0, 0)
 expected = engine("philox").draw_(torch.empty(300_000), key, 0)
+torch.ones(300, 300) @ torch.ones(300, 300)
 child = os.fork()
 if child == 0:
-    os._exit(0 if engine("philox").draw_(torch.empty(300_000), key, 0).equal(expected) else 1)
+    drawn = engine("philox").draw_(torch.empty(300_000), key, 0)
+    os._exit(0 if (drawn.numpy() == expected.numpy()).all() else 1)  # torch's threads are not there, either
 print(os.waitpid(child, 0)[1])
 """
     assert printed(code).stdout == "0\n"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists its threads there")
+def test_a_pass_in_several_threads_ends_those_that_torch_has_waiting():
+    """They would keep a processor busy that the pass needs."""
+    threads, a, tasks = torch.get_num_threads(), torch.ones(300, 300), Path("/proc/self/task")
+    engine_of, out = engine("philox"), torch.empty(300_000)
+    torch.set_num_threads(2)
+    try:
+        engine_of.draw_(out, NoiseKey(1, 0, 0, 0), 0)
+        own = {*tasks.iterdir()}
+        a @ a
+        waiting = {*tasks.iterdir()} - own
+        assert waiting, "torch computes in one thread"
+        engine_of.draw_(out, NoiseKey(1, 0, 0, 0), 0)
+        assert not waiting & {*tasks.iterdir()}
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(("version", "is_new"), [("3.5.1", False), ("3.6.0", True), ("3.10", True)])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -36,6 +37,10 @@ ALONE = 2**16
 
 LIKE = {dtype: flat_array(torch.zeros(1, dtype=dtype)) for dtype in DTYPES}
 """Dtype -> an array of it for the kernels."""
+
+
+PROCESS = os.getpid()
+"""A process that is forked from this one has none of torch's threads, and must not stop them."""
 
 
 def torch_fuses() -> bool:
@@ -162,12 +167,29 @@ def in_parts(count: int, work: Callable[[int, int], None], each: int = 1) -> Non
     step = -(-count // share)
     step += -step % (CHUNK if each == 1 else 1)
     parts = [(a, min(a + step, count)) for a in range(0, count, step)]
+    _stop_waiting_threads()
     others = [_pool(os.getpid(), threads).submit(work, *part) for part in parts[1:]]
     try:
         work(*parts[0])
     finally:
         for other in others:
             other.result()
+
+
+def _stop_waiting_threads() -> None:
+    """Ends torch's threads until its next operation.
+
+    OpenMP has them wait for it busily, for milliseconds, and a pass would share its processors with them.
+    """
+    pause = _openmp_pause()
+    if pause is not None and os.getpid() == PROCESS:
+        pause(1)  # omp_pause_soft
+
+
+@cache
+def _openmp_pause() -> Callable[[int], int] | None:
+    """Returns `omp_pause_resource_all` of the OpenMP that torch has loaded; None without one."""
+    return None if os.name == "nt" else getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)
 
 
 @lru_cache(maxsize=1)
