@@ -15,7 +15,6 @@ ZERO_SHOT = "zero_shot"
 UNTRAINED = (ZERO_SHOT, "icl", "linear_probe")
 """Baselines without steps, and so without a learning rate."""
 BACKPROPAGATING = {"adam", "sgd"}
-PAPER_METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
 
 
 def method_label(method: str) -> str:

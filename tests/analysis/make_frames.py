@@ -16,6 +16,7 @@ from analysis.logs.history import History
 from launch.profile import register
 from launch.sweep import Sweep
 
+PAPER_METHODS = ("mezo", "mezo_adam", "hizoo", "lozo", "bszo", "bszo_b")
 EXAMPLES, EVERY, STEPS = 400, 10, 40
 LABELS = "01" * (EXAMPLES // 2)
 FORWARDS = {"zero_shot": 0, "bszo": 3, "bszo_b": 4}

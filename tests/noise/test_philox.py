@@ -157,15 +157,31 @@ def test_normals_are_those_of_box_muller_in_float64():
     assert max(abs(a).max(), abs(b).max()) == pytest.approx(np.sqrt(66 * np.log(2)), abs=1e-6)
 
 
-def test_compiled_normals_of_extreme_words_have_the_same_bits():
-    """Among them u = 1, whose normals are zeros with a sign."""
-    cpu = pytest.importorskip("zo.noise.cpu.draws", exc_type=ImportError)
-    w = np.array([(a, b) for a in EDGES for b in EDGES], np.uint32)
-    drawn, words = np.empty(cpu.CHUNK, np.float32), np.zeros((2, cpu.CHUNK // 2), np.uint32)
-    words[:, : len(w)] = w.T
-    cpu._normals_of_pairs(drawn, words[0], words[1], len(w), None, None)
-    expected = np.stack(philox.box_muller(w[:, 0], w[:, 1]), axis=1).reshape(-1)
-    assert drawn[: 2 * len(w)].view(np.uint32).tolist() == expected.view(np.uint32).tolist()
+def counters_of(words: np.ndarray, key: tuple[int, int]) -> np.ndarray:
+    """The counters, (n, 4), of which Philox makes these words: its rounds backwards."""
+    c0, c1, c2, c3 = words.T.astype(np.uint64)
+    back = [np.uint64(pow(m, -1, 2**32)) for m in philox.MULTIPLIERS]
+    low, high = np.uint64(philox.WORD), np.uint64(32)
+    for n in reversed(range(philox.ROUNDS)):
+        k0, k1 = (
+            np.uint64((k + n * w) & philox.WORD) for k, w in zip(key, philox.WEYL, strict=True)
+        )
+        a, b = c3 * back[0] & low, c1 * back[1] & low
+        p0, p1 = a * np.uint64(philox.MULTIPLIERS[0]), b * np.uint64(philox.MULTIPLIERS[1])
+        c0, c1, c2, c3 = a, p1 >> high ^ c0 ^ k0, b, p0 >> high ^ c2 ^ k1
+    return np.stack([c0, c1, c2, c3], axis=1)
+
+
+@pytest.mark.parametrize(("drawer", "device"), SLOWLY)
+def test_normals_of_extreme_words_have_the_bits_of_the_reference(drawer, device):
+    """Among them u = 1, whose normals are zeros with a sign. Two pairs of words are a block's."""
+    words = np.array([(a, b) for a in EDGES for b in EDGES], np.uint32)
+    for block, (at, of, step, direction) in enumerate(counters_of(words.reshape(-1, 4), (5, 7))):
+        key = NoiseKey(7 << 32 | 5, int(of) >> 24, int(step), int(direction))
+        drawn = torch.empty(4, device=device)
+        drawer.draw_(drawn, key, int(of) % philox.TENSORS, start=4 * int(at))
+        expected = np.stack(philox.box_muller(*words[2 * block : 2 * block + 2].T), axis=1)
+        assert same_bits(drawn, torch.from_numpy(expected.reshape(-1))), block
 
 
 @pytest.mark.parametrize(("drawer", "device"), ENGINES)
@@ -312,7 +328,8 @@ def test_what_does_not_fit_is_refused():
         ("direction", lambda: draw(z, KEY._replace(direction=-1), 0)),
         ("positions", lambda: draw(z, KEY, 0, start=2**34 - 7)),
         ("float32", lambda: draw(z.bfloat16(), KEY, 0)),
-        ("out: must be", lambda: add(z.bfloat16(), z, nothing)),
+        ("out: must be", lambda: add(z, z.bfloat16(), nothing)),
+        ("out: must be", lambda: add(z.double(), z, nothing)),
         ("rounding: only", lambda: add(z, z, Move(0, [], rounding=BITS))),
         ("shape", lambda: add(z, z[:7], nothing)),
         ("scale", lambda: add(z, z, Move(0, [], scale=z[:7]))),

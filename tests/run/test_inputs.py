@@ -10,7 +10,7 @@ import pytest
 
 from tests.run.test_rewards import own
 from tests.support.runs import stopped_after
-from zo.config import method_code, reward_code
+from zo.config import digests, method_code, reward_code
 from zo.config.identity import check_paths
 from zo.extras import Trust
 from zo.optim import OPTIMIZERS, Method
@@ -55,6 +55,17 @@ def test_flipped_labels_are_another_run(make_run, reviews, capsys):
     said = capsys.readouterr().out
     assert said.count("a new run") == 1, "one line, however many runs there are"
     assert " or 1 more: task.data_files.train has another content" in said
+
+
+def test_a_start_reads_each_input_once(make_run, reviews, monkeypatch):
+    cfg, read, asked = make_run(f"task.data_files.train={reviews}"), digests.of_address, []
+    cfg.task.label = "no_such"
+    monkeypatch.setattr(
+        digests, "of_address", lambda address: asked.append(address) or read(address)
+    )
+    with pytest.raises(TaskError):
+        run(cfg)
+    assert len(asked) == len({*asked}) > 1
 
 
 def test_a_run_begun_with_the_former_defaults_of_precision_is_named(make_run, capsys):

@@ -342,8 +342,8 @@ class PhiloxEngine(Engine):
         """Applies a move to `theta` in one pass and writes the result into `out`.
 
         Args:
-            out: `theta` itself, or separate memory of theta's shape, with `rows` (r, w). Of theta's dtype, or with
-                stochastic rounding of a float32 theta bfloat16 or float16.
+            out: `theta` itself, or separate memory of theta's shape, with `rows` (r, w). Of theta's dtype, or of a
+                float32 theta bfloat16 or float16.
             theta: float32, bfloat16 or float16.
             move: See `Move`.
 
@@ -357,9 +357,9 @@ class PhiloxEngine(Engine):
         scale, rounds = move.scale, move.rounding is not None
         if theta.dtype not in DTYPES:
             raise ValueError(f"theta: cannot be {theta.dtype}")
-        if out.dtype != theta.dtype and not (rounds and theta.dtype == torch.float32):
-            raise ValueError(f"out: must be {theta.dtype}, as theta")
         halves = out.dtype in (torch.bfloat16, torch.float16)
+        if out.dtype != theta.dtype and not (halves and theta.dtype == torch.float32):
+            raise ValueError(f"out: must be {theta.dtype}, as theta")
         _require(halves or not rounds, "rounding: only bfloat16 and float16 are rounded at random")
         check_positions(out, move.start, move.rows, theta)
         _require(scale is None or scale.shape == theta.shape, "scale: must have theta's shape")

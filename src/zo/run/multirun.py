@@ -17,11 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from zo.config import RunConfig, identity_settings
-from zo.config.identity import check_paths, input_files
+from zo.config.identity import check_paths, id_of, input_files
 from zo.differences import differing, shortened
 from zo.run.command import Shared, import_wandb
 from zo.run.logs.progress import Screen
-from zo.run.store.directory import InputsError, directory_of, flat
+from zo.run.store.directory import Inputs, InputsError, flat
 from zo.tasks.measures import in_summary
 
 NAME_LENGTH = 48  # Characters of its name; in a longer one what does not vary is a digest
@@ -45,8 +45,9 @@ class Multirun:
     shared: Shared = field(default_factory=Shared)  # What each run leaves for the next
 
     def __post_init__(self) -> None:
-        self.files = [input_files(cfg) for cfg in self.runs]
-        self.names = [directory_of(cfg).name for cfg in self.runs]
+        inputs = [Inputs.of(cfg) for cfg in self.runs]
+        self.files = [of.files for of in inputs]
+        self.names = [id_of(of.identity) for of in inputs]
         self.named = differences(self.runs)
         self.keys = list(dict.fromkeys(key for names in self.named for key in names))
 

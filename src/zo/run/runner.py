@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zo.config import RunConfig, describe, notes, probe_note
+from zo.config.identity import run_id
 from zo.distributed.agreement import Watch, WeightsDifferError
 from zo.distributed.processes import ProcessesError, ProcessLostError, join
 from zo.lm.config import ModelError
@@ -39,7 +40,6 @@ from zo.run.store.directory import (
     DirectoryError,
     Inputs,
     InputsError,
-    directory_of,
     freeze,
     related,
     remove_partial_writes,
@@ -92,11 +92,12 @@ def run(cfg: RunConfig, directory: Path | None = None, shared: Shared | None = N
 
 def _lead(cfg: RunConfig, directory: Path | None, start: Start) -> Summary:
     """Makes the run as `run` says, and writes its directory."""
-    new = directory is None and not directory_of(cfg).exists()
+    inputs, title = Inputs.of(cfg), describe(cfg)
+    new = directory is None and not inputs.directory(cfg).exists()
     advice = "; resume=false runs it anew" if directory is None else ""
-    directory, title = freeze(cfg) if directory is None else directory.resolve(), describe(cfg)
+    directory = freeze(cfg, inputs) if directory is None else directory.resolve()
     if cfg.resume and (recorded := Inputs.load(directory)) is not None:
-        recorded.check_files(cfg, directory)
+        recorded.check_files(inputs.files, directory)
     if cfg.resume and (status := read_status(directory)).get("run/status") in ENDED:
         _remove_checkpoints(cfg, directory, status)  # a kill may have come before that
         _show(f"{status['run/status']} before: {outcome(status, cfg.patience)}{advice}", directory)
@@ -108,10 +109,10 @@ def _lead(cfg: RunConfig, directory: Path | None, start: Start) -> Summary:
                 _clear(directory)
                 if logged:
                     renew_wandb_id(directory)
-                Inputs.of(cfg).save(directory)
+                inputs.save(directory)
             if new:
                 _name_changed_files(directory, title)
-                _name_former_defaults(cfg, directory, title)
+                _name_former_defaults(cfg, directory, inputs, title)
             with losing():
                 summary = _attempt(cfg, directory, requests, start)
         except WeightsDifferError as error:
@@ -242,10 +243,10 @@ def _name_changed_files(directory: Path, title: str) -> None:
         print(f"{title}: a new run, not {found[0][0]}{more}: {keys} has another content")
 
 
-def _name_former_defaults(cfg: RunConfig, directory: Path, title: str) -> None:
+def _name_former_defaults(cfg: RunConfig, directory: Path, inputs: Inputs, title: str) -> None:
     """Says that the same command began a run when the defaults of precision were others, and how to go on with it."""
     precision = replace(cfg.precision, noise="torch", restore="merged")
-    former = directory_of(replace(cfg, precision=precision))
+    former = Path(cfg.out, run_id(replace(cfg, precision=precision), inputs.files))
     another = former.exists() and former.name != directory.name
     if another and read_status(former).get("run/status") not in ENDED:
         keys = "precision.noise=torch precision.restore=merged"

@@ -10,7 +10,7 @@ import pytest
 import vl_convert
 
 from analysis.logs.frames import Frames
-from analysis.paper.names import METHODS, PAPER_METHODS, method_label
+from analysis.paper.names import METHODS, method_label
 from analysis.report.figures import curves, drawing
 from analysis.report.figures.curves import (
     BINS,
@@ -23,7 +23,7 @@ from analysis.report.figures.curves import (
 )
 from analysis.report.figures.drawing import Figure, line_panels, points, specification, write
 from analysis.select.cells import fill, shown
-from tests.analysis.make_frames import expected, made_frames
+from tests.analysis.make_frames import PAPER_METHODS, expected, made_frames
 from zo.lm.baselines import BASELINES
 from zo.optim import OPTIMIZERS
 

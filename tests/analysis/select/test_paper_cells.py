@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.paper.names import PAPER_METHODS as METHODS
 from analysis.paper.printed_numbers import Paper, load
 from analysis.report.paper_tables import layouts
 from analysis.report.table import markdown
 from analysis.select.cells import fill
 from analysis.select.paper_cells import SWEEPS, beside, wanted
-from tests.analysis.make_frames import composed, expected
+from tests.analysis.make_frames import PAPER_METHODS, composed, expected
 
 TASKS = ("sst2", "rte", "cb", "wic", "trec")
 
@@ -45,7 +44,7 @@ def test_the_printed_tables_want_as_many_runs_as_the_sweeps_make():
     assert sum(runs.values()) == 1489
     sweeps = composed("table4", "table5_d")["sweep"].value_counts()
     assert {name: runs[name] for name in sweeps.index} == sweeps.to_dict()
-    cells = expected("table1", "roberta-large", task=TASKS, optimizer=METHODS, seed=range(2))
+    cells = expected("table1", "roberta-large", task=TASKS, optimizer=PAPER_METHODS, seed=range(2))
     made_ = fill(cells, pd.DataFrame({"run_id": []}))
     row = one(beside(load(), made_), table=1, task="cb", method="mezo", quantity="mean")
     assert (row["here"], row["seeds"], row["lacking"]) == ("missing", 2, 25), "two seeds, one rate"
@@ -59,7 +58,9 @@ def one(frame: pd.DataFrame, **keys: Any) -> Any:
 
 
 def table1(seeds: int = 5) -> pd.DataFrame:
-    return expected("table1", "roberta-large", task=TASKS, optimizer=METHODS, seed=range(seeds))
+    return expected(
+        "table1", "roberta-large", task=TASKS, optimizer=PAPER_METHODS, seed=range(seeds)
+    )
 
 
 def test_mean_and_sample_std_over_seeds():

@@ -70,13 +70,17 @@ class Inputs:
         except (OSError, TypeError):
             return None
 
+    def directory(self, cfg: RunConfig) -> Path:
+        """Returns where a run of these inputs lives: `<out>/<run id>`."""
+        return Path(cfg.out) / id_of(self.identity)
+
     def save(self, directory: Path, writer: str = "") -> None:
         """Records them in a run's directory."""
         atomic.replace(directory / INPUTS, atomic.seal(asdict(self)), writer)
 
-    def check_files(self, cfg: RunConfig, directory: Path) -> None:
+    def check_files(self, now: Mapping[str, str], directory: Path) -> None:
         """Raises InputsError if a file has another content now. A missing file is not missed before it is read."""
-        now, code = input_files(cfg), method_code.KEY
+        code = method_code.KEY
         for key in {code: None, **self.files}:
             was = self.files.get(key)  # code without a digest is the released one
             if now.get(key, None if key == code else was) != was:
@@ -130,14 +134,16 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def freeze(cfg: RunConfig) -> Path:
+def freeze(cfg: RunConfig, inputs: Inputs | None = None) -> Path:
     """Returns `<out>/<run id>`; makes it with configuration and inputs, unless they are there already.
+
+    `inputs` are the configuration's, if the caller has them.
 
     Raises:
         DirectoryError: If it cannot be written, or holds the configuration of another run.
     """
-    wanted = Inputs.of(cfg)
-    directory = Path(cfg.out) / id_of(wanted.identity)
+    wanted = inputs or Inputs.of(cfg)
+    directory = wanted.directory(cfg)
     path = directory / CONFIG
     try:
         if not path.exists():
