@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 import zo
-from tests.library.test_library import loss_of, make_model, weights
+from tests.support.own_loop import loss_of, make_model, weights
 from tests.support.quadratic import same
 from tests.support.tiny_models import llama, seeded
 from zo.record.trajectory import TrajectoryError

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import zo
-from tests.library.test_library import loss_of, make, make_model, weights
+from tests.support.own_loop import loss_of, make, make_model, weights
 from tests.support.quadratic import same
 from zo.record.appender import Appender
 from zo.record.recorder import read_record
