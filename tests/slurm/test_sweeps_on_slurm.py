@@ -18,9 +18,18 @@ pytestmark = pytest.mark.slurm
 DEVICE = re.compile(r"== .*SLURM job \d+, restart 0, CUDA_VISIBLE_DEVICES=(\d)\n")
 
 
+LOOKING_OFTEN = """
+import runpy
+from launch import multirun
+multirun.SLURM_S = 1
+runpy.run_path("train.py", run_name="__main__")
+"""
+
+
 def started(overrides):
     """Starts a sweep in a process of its own; returns it with its runs."""
-    command, runs = [sys.executable, "train.py", "-m", *overrides], Sweep.of(overrides).runs
+    command = [sys.executable, "-c", LOOKING_OFTEN, "-m", *overrides]
+    runs = Sweep.of(overrides).runs
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return subprocess.Popen(command, cwd=ROOT, text=True, **pipes), runs
 
