@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import chain
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -97,11 +98,13 @@ class Preflight:
                 if torch keeps earlier weights.
             ValueError: If a rate is not finite or negative, or the closure does not know what the method needs.
         """
-        if self._now(groups) != self._noted:
+        addresses, objects = self._now(groups)
+        same = addresses == self._noted[0] and len(objects) == len(self._noted[1])
+        if not (same and all(map(is_, objects, self._noted[1]))):
             self._find_changes(groups)
-            made = self._noted[-1]
+            made = self._made
             self._take_note(groups)
-            self.first |= self._alone and self._noted[-1] != made
+            self.first |= self._alone and self._made != made
         if parametrize._cache_enabled:
             raise RuntimeError(
                 "step: is called inside of parametrize.cached(), which keeps weights from before they are displaced;"
@@ -125,9 +128,10 @@ class Preflight:
 
     def due(self) -> bool:
         """Returns whether to check the closure before this step: the first, or one with more modules in training."""
-        return self._enabled and (
-            self.first or any(m.training and m not in self._training for m in self._modules)
+        more = any(map(_trains, self._modules)) and not self._training.issuperset(
+            filter(_trains, self._modules)
         )
+        return self._enabled and (self.first or more)
 
     def check_closure(self, closure: ClosureLoss) -> None:
         """Measures twice at the same weights.
@@ -175,7 +179,7 @@ class Preflight:
         if self.first:
             self._check_unread(reads, closure, second)
         closure.squares()  # of these calls, which are no part of a step
-        self.first, self._training = False, {m for m in self._modules if m.training}
+        self.first, self._training = False, {*filter(_trains, self._modules)}
 
     def _reading(self) -> AbstractContextManager[Reads | None]:
         """Notes which weights a call reads, where that neither compiles a model again nor misses fetched weights."""
@@ -229,22 +233,24 @@ class Preflight:
         """Notes what modules hold, and what else is compared."""
         self._modules = [] if self._model is None else [*self._model.modules()]
         searched = [] if self._searched is None else self._modules
-        self._views = [of.values() for m in searched for of in (m._parameters, m._modules)]
-        self._counted = [
+        held = [of for m in searched for of in (m._parameters, m._modules)]
+        counted = [
             of for m in searched for of in (m._forward_hooks, m._forward_pre_hooks, m._buffers)
         ]
-        self._held = [*chain.from_iterable(self._views)]  # so that no id is another's later
+        self._dicts = [*held, *counted]
+        self._made = [*map(type, self._modules), *map(len, counted)]
         self._noted = self._now(groups)
 
-    def _now(self, groups: Sequence[Mapping[str, Any]]) -> Any:
-        """Returns what is compared; no tensor of a class of its own calls back."""
-        return torch._C._disabled_torch_function_impl(self._what_is, (), (groups,), {})
+    def _now(self, groups: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[Any]]:
+        """Returns what is compared, addresses and objects; no tensor of a class of its own calls back."""
+        return torch._C._disabled_torch_function_impl(self._what_is, (), (groups,), {})  # type: ignore[no-any-return]
 
-    def _what_is(self, groups: Sequence[Mapping[str, Any]]) -> tuple[list[Any], ...]:
-        held = [*map(id, chain.from_iterable(self._views))]
-        grouped = [[*map(id, group["params"])] for group in groups]
-        made = [*map(type, self._modules), *map(len, self._counted)]
-        return held, grouped, self._addresses(), [p.requires_grad for _, p in self._given], made
+    def _what_is(self, groups: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[Any]]:
+        objects = gc.get_referents(*self._dicts)  # their values, by one call
+        for group in groups:
+            objects += [*group["params"], None]
+        trained = map(attrgetter("requires_grad"), [p for _, p in self._given])
+        return self._addresses(), [*objects, *map(type, self._modules), *trained]
 
     def _addresses(self) -> list[int]:
         """Returns where θ's tensors of the model are."""
@@ -280,7 +286,8 @@ class Preflight:
                     f"{name}: requires_grad is {p.requires_grad} and was {was} when the optimizer was made;"
                     " make a new optimizer"
                 )
-        if [[*map(id, of)] for of in self._grouped] != self._now(groups)[1]:
+        now = [[*map(id, group["params"])] for group in groups]
+        if [[*map(id, of)] for of in self._grouped] != now:
             raise RuntimeError(
                 "param_groups: tensors or groups were added, removed or reordered since the optimizer was made; make a"
                 " new optimizer, or set requires_grad=False before, or lr=0 of a group that is not to train"
@@ -360,6 +367,9 @@ class Preflight:
                 " same everywhere: take a smaller lr. This is said once.",
                 stacklevel=5,
             )
+
+
+_trains = attrgetter("training")
 
 
 def _refuse_scaling(scaler: GradScaler, loss: Tensor) -> Tensor:
