@@ -286,8 +286,8 @@ class Preflight:
                     f"{name}: requires_grad is {p.requires_grad} and was {was} when the optimizer was made;"
                     " make a new optimizer"
                 )
-        now = [[*map(id, group["params"])] for group in groups]
-        if [[*map(id, of)] for of in self._grouped] != now:
+        given = [[*map(id, group["params"])] for group in groups]
+        if [[*map(id, of)] for of in self._grouped] != given:
             raise RuntimeError(
                 "param_groups: tensors or groups were added, removed or reordered since the optimizer was made; make a"
                 " new optimizer, or set requires_grad=False before, or lr=0 of a group that is not to train"
