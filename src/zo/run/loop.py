@@ -1,13 +1,11 @@
-"""A run: go on where it was; then batch, step, evaluate, stop early, log. Knows no method by name."""
+"""A run's steps: batch, step, evaluate, stop early, log. Knows no method by name."""
 
 from __future__ import annotations
 
 import math
-import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,18 +22,7 @@ from zo.run.logs.progress import Progress
 from zo.run.logs.tracking import RunLog
 from zo.run.signals import Requests
 from zo.run.store import checkpoint
-from zo.run.store.directory import Inputs, related
-from zo.run.store.rows import (
-    LOSSES,
-    OF_EVALUATION,
-    TEXTS,
-    Row,
-    evaluates,
-    read_rows,
-    trajectory_of,
-    usable_rows,
-    write_rows,
-)
+from zo.run.store.rows import LOSSES, Row, evaluates
 from zo.run.totals import TIE, Summary, Totals, characters
 from zo.tasks import Encoded
 from zo.tasks.examples import batch_indices
@@ -77,46 +64,10 @@ class Run:
     progress: Progress
     requests: Requests
     watch: Watch
+    totals: Totals  # Of the steps before
     log: RunLog | None = None  # None on processes that write nothing
     rewards: RewardLog | None = None
-    totals: Totals = field(default_factory=Totals)
     rounds: bool = False  # said that little of a step survives
-
-    def resume(self) -> list[Row]:
-        """Brings θ and the optimizer to the last step that is known; returns the rows up to it."""
-        cfg, directory, session = self.cfg, self.directory, self.session
-        processes = session.processes
-        found = _find_rows(cfg, directory) if processes.leads else None
-        rows, source = processes.exchange(found)[0]
-        if rows and not cfg.optimizer.replays:
-            method = session.assembly.optimizer
-            del rows[checkpoint.load_newest(source, method, len(rows)) :]
-            origin = "a checkpoint"
-        if rows and processes.leads and source != directory:
-            _take_over(cfg, rows, source, directory)
-        if rows and cfg.optimizer.replays:
-            start = self._replay(rows, source)
-            origin = f"step {start}, {len(rows) - start} steps replayed"
-        if rows:
-            self.progress.begin_at(len(rows))
-            of = "" if source == directory else f" of {source}"
-            self.progress.say(f"goes on after step {len(rows)}{of} (from {origin})")
-        self.totals = Totals.of(rows)
-        return rows
-
-    def _replay(self, rows: Sequence[Row], source: Path) -> int:
-        """Makes the steps of rows again; returns the step of the checkpoint from which."""
-        from zo.run.results.replay import replay_to
-
-        progress = self.progress.counting("replay", len(rows), more=False)
-        with self.session.processes.together(), progress as made:
-
-            def reached(step: int) -> None:
-                made(step)
-                self.requests.heed()
-
-            trajectory = trajectory_of(self.directory, rows)
-            return replay_to(self.session.assembly, trajectory, len(rows), source, reached)
 
     def train(self) -> Summary:
         """Steps and evaluates until steps, patience or numbers run out; returns the run's summary.
@@ -358,45 +309,3 @@ def _drift(session: Session) -> float:
     parts = [sum(x for i, x in enumerate(squares) if i in params.shards)]
     whole = math.fsum(x for i, x in enumerate(squares) if i not in params.shards)
     return math.sqrt(whole + math.fsum(x for (x,) in session.processes.exchange(parts)))
-
-
-def _take_over(cfg: RunConfig, rows: list[Row], source: Path, directory: Path) -> None:
-    """Copies what another run has of its first steps; the rows last, which say that they are made."""
-    for name in (predictions.TABLE, TEXTS):
-        with suppress(FileNotFoundError):  # the task's kind has one of them, or none
-            shutil.copyfile(source / name, directory / name)
-    if cfg.checkpoint.keeps_best(cfg.optimizer) and not cfg.optimizer.replays:
-        checkpoint.copy(source, directory, Totals.of(rows).best.step)
-    write_rows(directory, rows)
-
-
-def _find_rows(cfg: RunConfig, directory: Path) -> tuple[list[Row], Path]:
-    """Returns the rows that need not be made again, and the directory of the run that made them.
-
-    Without rows of its own a run takes the most that one beside it has, which differs in steps or patience alone; one
-    that is to be made anew takes none.
-    """
-    losses = cfg.optimizer.losses_per_step if cfg.optimizer.replays else 0
-    rows, source = usable_rows(read_rows(directory), cfg, losses), directory
-    own = Inputs.load(directory)
-    if cfg.resume and not rows and own is not None:
-        for other, inputs, keys in related(directory, own):
-            if keys and keys <= {"steps", "patience"} and inputs.read == own.read:
-                found = usable_rows(_as_configured(cfg, read_rows(other)), cfg, losses)
-                rows, source = max((rows, source), (found, other), key=lambda of: len(of[0]))
-    checkpoint.remove_partial(directory)
-    return rows, source
-
-
-def _as_configured(cfg: RunConfig, rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows of a run with other steps or patience as this run would have made them."""
-    totals = Totals()
-    kept: list[Row] = []
-    for row in rows:
-        if totals.ending(cfg.patience) is not None:
-            break
-        if not evaluates(cfg, row["step"]):
-            row = {key: of for key, of in row.items() if not key.startswith(OF_EVALUATION)}
-        kept.append(row)
-        totals.see(row)
-    return kept

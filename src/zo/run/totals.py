@@ -1,4 +1,4 @@
-"""What a run adds up over its rows: the best evaluation, passes and times, and what ends it."""
+"""What a run adds up over its rows: the best evaluation, passes and times, what ends it, and its outcome in words."""
 
 import statistics
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Any
 
 from zo.run.store.rows import Row
 from zo.tasks import Encoded
-from zo.tasks.measures import CHOOSING, NAMED, Measure, in_row
+from zo.tasks.measures import CHOOSING, NAMED, Measure, chosen_by, in_row, in_summary
 
 Summary = dict[str, Any]
 TIE = "train/tie"
@@ -131,6 +131,30 @@ class Totals:
             **({} if self.ties is None else {"run/ties": self.ties}),
             **medians,
         }
+
+
+def outcome(summary: Summary, patience: int | None) -> str:
+    """Returns how a run ended, in one or two sentences for people."""
+    if summary["run/status"] == "collapsed":
+        at = f" at step {summary['run/collapse_step']}"
+        return f"collapsed{at}: {summary['run/collapse_what'].removesuffix(at)}"
+    measure = in_summary(summary)
+    values = (summary[f"best/{split}_{measure.name}"] for split in ("test", "val"))
+    test, validation = map(measure.shown, values)
+    by = chosen_by(summary)
+    best = validation if by is measure else by.shown(summary[f"best/val_{by.name}"])
+    found = (
+        f"test {test} of {summary['best/test_n']} at step "
+        f"{summary['best/step']}, where validation is best ({best})"
+    )
+    if summary.get("run/ties"):
+        found += f"; {summary['run/ties']} of {summary['run/steps']} steps had equal losses and moved nothing"
+    if summary["run/stop_reason"] != "patience":
+        return found
+    return (
+        f"stopped early at step {summary['run/steps']}: patience={patience}, no better validation "
+        f"{by.name} since step {summary['best/step']}. {found[0].upper()}{found[1:]}"
+    )
 
 
 def characters(indices: list[int]) -> str:
