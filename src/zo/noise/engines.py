@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 KeyedTerms: TypeAlias = Sequence[tuple[float, NoiseKey]]
 """A sum of coefficient times standard normals, or times signs."""
 
+ProgramCall: TypeAlias = tuple["Program", Sequence[Sequence[Tensor]], Sequence[int], Any]
+"""A program, the lists of tensors that it reads and writes, the tensors' positions in their `ParameterSpace`, and a
+factor of each, (tensors,), float32."""
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Dtypes that a Philox engine updates in one pass; float64 is drawn and added in separate steps."""
@@ -79,19 +82,10 @@ class Engine(ABC):
 
 
 class PreparedProgram(ABC):
-    """A program for tensors whose memory does not move before its last run.
-
-    Arguments are those of `PhiloxEngine.run`.
-    """
+    """A program for tensors whose memory does not move before its last run."""
 
     @abstractmethod
-    def __init__(
-        self,
-        program: Program,
-        lists: Sequence[Sequence[Tensor]],
-        positions: Sequence[int],
-        keeps: Any,
-    ): ...
+    def __init__(self, *call: *ProgramCall): ...
 
     @abstractmethod
     def run_all(self) -> None:
@@ -248,45 +242,26 @@ class PhiloxEngine(Engine):
     prepared: ClassVar[type[PreparedProgram] | None] = None
     tables: ClassVar[type[TensorTable]] = TensorTable
 
-    def run(
-        self,
-        program: Program,
-        lists: Sequence[Sequence[Tensor]],
-        positions: Sequence[int],
-        keeps: Any,
-    ) -> bool:
+    def run(self, *call: *ProgramCall) -> bool:
         """Runs a program on lists of tensors of equal lengths and sizes.
-
-        Args:
-            program: The program.
-            lists: Those that it reads and writes, by their position.
-            positions: Of each tensor in its `ParameterSpace`.
-            keeps: Factor of each, (tensors,), float32.
 
         Returns:
             Whether it was run: not if a tensor is not contiguous, or of none of `DTYPES`.
         """
+        program, lists, *_ = call
         if runs := self._fits_program(lists):
-            self._run_program(program, lists, positions, keeps)
+            self._run_program(*call)
             for array in program.written:
                 increment_version(lists[array])
         return runs
 
-    def prepare(
-        self,
-        program: Program,
-        lists: Sequence[Sequence[Tensor]],
-        positions: Sequence[int],
-        keeps: Any,
-    ) -> PreparedProgram | None:
-        """Prepares a program for runs on some of the tensors at a time; arguments as of `run`.
+    def prepare(self, *call: *ProgramCall) -> PreparedProgram | None:
+        """Prepares a program for runs on some of the tensors at a time.
 
         Returns:
             None if `run` would not run it, or the engine prepares none.
         """
-        if self.prepared is None or not self._fits_program(lists):
-            return None
-        return self.prepared(program, lists, positions, keeps)
+        return self.prepared(*call) if self.prepared and self._fits_program(call[1]) else None
 
     def _fits_program(self, lists: Sequence[Sequence[Tensor]]) -> bool:
         fits = (all(map(Tensor.is_contiguous, of)) for of in lists)
@@ -294,16 +269,10 @@ class PhiloxEngine(Engine):
             self.runs_programs and all(fits) and {t.dtype for of in lists for t in of} <= {*DTYPES}
         )
 
-    def _run_program(
-        self,
-        program: Program,
-        lists: Sequence[Sequence[Tensor]],
-        positions: Sequence[int],
-        keeps: Any,
-    ) -> None:
+    def _run_program(self, *call: *ProgramCall) -> None:
         """`run` of tensors that fit."""
         assert self.prepared is not None
-        self.prepared(program, lists, positions, keeps).run_all()
+        self.prepared(*call).run_all()
 
     def draw_(
         self,

@@ -1,14 +1,13 @@
 """Philox noise by numpy, as `zo.noise.philox` defines it: the fallback without numba, and the reference of tests."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from zo.noise import philox
-from zo.noise.engines import Move, PhiloxEngine, flat_array
+from zo.noise.engines import Move, PhiloxEngine, ProgramCall, flat_array
 from zo.noise.keys import NoiseKey
 from zo.noise.program import (
     ADDED,
@@ -24,7 +23,6 @@ from zo.noise.program import (
     SIGN,
     TIMES,
     WRITE,
-    Program,
 )
 
 CHUNK = 2**18
@@ -73,13 +71,8 @@ class NumpyEngine(PhiloxEngine):
             else:
                 _round(part, total, tensor, rounding, at)
 
-    def _run_program(
-        self,
-        program: Program,
-        lists: Sequence[Sequence[Tensor]],
-        positions: Sequence[int],
-        keeps: Any,
-    ) -> None:
+    def _run_program(self, *call: *ProgramCall) -> None:
+        program, lists, positions, keeps = call
         for j, i in enumerate(positions):
             tensors, made = [of[j].view(-1) for of in lists], dict[int, Tensor]()
             size, numbers = len(tensors[0]), {KEEP: float(keeps[j])}

@@ -19,7 +19,7 @@ from zo.noise import Engine, Move, NoiseKey, PhiloxEngine
 from zo.weights.offloaded import OffloadedParameter
 
 if TYPE_CHECKING:
-    from zo.noise.program import Program
+    from zo.noise.engines import ProgramCall
 
 
 @dataclass(frozen=True)
@@ -163,13 +163,8 @@ class PhiloxPartsEngine(_OfParts, PhiloxEngine):
         """As of the engine."""
         return bool(self.engine.runs_programs)
 
-    def _run_program(
-        self,
-        program: Program,
-        lists: Sequence[Sequence[Tensor]],
-        positions: Sequence[int],
-        keeps: Any,
-    ) -> None:
+    def _run_program(self, *call: *ProgramCall) -> None:
+        program, lists, positions, keeps = call
         for j, i in enumerate(positions):
             part, tensors = self.parts.get(i), [of[j] for of in lists]
             with nullcontext(tensors) if part is None else part.wholes(tensors) as wholes:

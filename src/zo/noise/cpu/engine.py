@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,12 +25,10 @@ from zo.noise.engines import (
     Move,
     PhiloxEngine,
     PreparedProgram,
+    ProgramCall,
     flat_array,
 )
 from zo.noise.keys import NoiseKey
-
-if TYPE_CHECKING:
-    from zo.noise.program import Program
 
 ALONE = 2**16
 """Values per thread below which a second thread does not pay off."""
@@ -53,13 +51,8 @@ def torch_fuses() -> bool:
 class NumbaProgram(PreparedProgram):
     """A run is one compiled call."""
 
-    def __init__(
-        self,
-        program: Program,
-        lists: Sequence[Sequence[Tensor]],
-        positions: Sequence[int],
-        keeps: Any,
-    ):
+    def __init__(self, *call: *ProgramCall):
+        program, lists, positions, keeps = call
         from zo.noise.cpu.programs import run  # here: most methods need none
 
         self._kernel, self._program = run, program.assembled()

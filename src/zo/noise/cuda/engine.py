@@ -18,7 +18,15 @@ from torch.autograd.graph import increment_version
 
 from zo.noise import compiling, philox
 from zo.noise.cuda import passes, programs
-from zo.noise.engines import DTYPES, Group, GroupedTable, Move, PhiloxEngine, PreparedProgram
+from zo.noise.engines import (
+    DTYPES,
+    Group,
+    GroupedTable,
+    Move,
+    PhiloxEngine,
+    PreparedProgram,
+    ProgramCall,
+)
 from zo.noise.keys import NoiseKey
 from zo.noise.program import DRAW, Program
 
@@ -31,13 +39,8 @@ NO_KEY = NoiseKey(0, 0, 0, 0)
 class TritonProgram(PreparedProgram):
     """A run is one launch for all tensors of the same dtypes."""
 
-    def __init__(
-        self,
-        program: Program,
-        lists: Sequence[Sequence[Tensor]],
-        positions: Sequence[int],
-        keeps: Any,
-    ):
+    def __init__(self, *call: *ProgramCall):
+        program, lists, positions, keeps = call
         self._steps = steps_of(program)
         numbers = [step.number for step in program.steps]
         keys = program.keys + [NO_KEY] * (len(numbers) - len(program.keys))
