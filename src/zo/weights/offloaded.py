@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from zo.weights.patching import GuardedParameter
+from zo.weights.patching import GuardedParameter, Guards
 
 if TYPE_CHECKING:
     from zo.weights.offload.offloader import Offload
@@ -34,8 +34,12 @@ class OffloadedParameter(GuardedParameter):
 
 def offloaded(
     by: Offload, model: nn.Module, values: Sequence[tuple[nn.Parameter, Tensor]]
-) -> list[Any]:
-    """Replaces the values of a model's parameters; returns the parameters, new objects for those on the meta device."""
+) -> tuple[list[Any], Guards]:
+    """Replaces the values of a model's parameters, and guards them.
+
+    Returns:
+        The parameters, new objects for those on the meta device, and their guards.
+    """
     kind = OffloadedParameter.of(by.before_reading)
     kind.offload = by
     made: dict[nn.Parameter, nn.Parameter] = {}
@@ -44,12 +48,14 @@ def offloaded(
             made[p] = nn.Parameter(of.data, p.requires_grad)
         else:
             p.data, made[p] = of.data, p
-        made[p].__class__ = kind
     for module in model.modules():
         for name, given in module._parameters.items():
             if given is not None and given in made:
                 module._parameters[name] = made[given]
-    return [made[p] for p, _ in values]
+    found = [made[p] for p, _ in values]
+    guards = Guards(found, kind)
+    guards.set(True)
+    return found, guards
 
 
 def device_of(computing: nn.Module | Tensor) -> torch.device:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import MethodType
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -79,7 +79,7 @@ class GuardedParameter(nn.Parameter):
     Attributes:
         before_reading: Called before code outside of the layer's own forward reads or writes the values.
         plain: The class that parameters have without the guard.
-        kinds: Subclasses for parameters of other classes than `nn.Parameter`, see `subclassed`.
+        kinds: Subclasses for parameters of other classes than `nn.Parameter`, see `Guards`.
     """
 
     before_reading: ClassVar[Callable[[Tensor], None]]
@@ -118,8 +118,7 @@ class GuardedParameter(nn.Parameter):
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
         """Returns a parameter of θ without the guard."""
         if id(self) not in memo:
-            copied = nn.Parameter(self.detach().clone(), self.requires_grad)
-            copied.__class__ = self.plain  # type: ignore[assignment]
+            copied = Tensor._make_subclass(self.plain, self.detach().clone(), self.requires_grad)
             memo[id(self)] = copied
         parameter: nn.Parameter = memo[id(self)]
         return parameter
@@ -250,7 +249,30 @@ def refuse_scripted(policy: str, owners: ParameterOwners) -> None:
             )
 
 
-def subclassed(kind: type[Tensor], guard: type[_Guard]) -> type[_Guard] | None:
+class Guards:
+    """Guards parameters in place, by another class: the same objects, in whatever holds them, with the same memory.
+
+    A parameter gets a subclass of the guard and of its own class, and later its own class back. One whose class has its
+    own torch functions is not guarded, and one that something else gave another class meanwhile keeps that.
+
+    Args:
+        parameters: The parameters, not guarded yet.
+        guard: See `GuardedParameter.of`.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], guard: type[GuardedParameter]):
+        kinds = [(p, type(p), _subclass(type(p), guard)) for p in parameters]
+        self._kinds = [(p, plain, guarded) for p, plain, guarded in kinds if guarded is not None]
+
+    def set(self, on: bool) -> None:
+        """Guards the parameters, or no longer does."""
+        for p, plain, guarded in self._kinds:
+            was, to = (plain, guarded) if on else (guarded, plain)
+            if p.__class__ is was:
+                p.__class__ = to  # type: ignore[assignment]
+
+
+def _subclass(kind: type[Tensor], guard: type[_Guard]) -> type[_Guard] | None:
     """Returns the guard's subclass for parameters of a class; None for a class that has its own torch functions."""
     own = kind.__torch_function__ != nn.Parameter.__torch_function__
     if own or nn.Parameter not in kind.__mro__:

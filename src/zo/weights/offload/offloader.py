@@ -68,7 +68,8 @@ class Offload(Store):
         named = {p: name for name, p in model.named_parameters() if p in stores}
         self.names = [*named.values()]
         self.stores = [stores[p] for p in named]
-        self.parameters = offloaded(self, model, [(p, stores[p].tensor) for p in named])
+        values = [(p, stores[p].tensor) for p in named]
+        self.parameters, self._guards = offloaded(self, model, values)
         self._index = {id(p): i for i, p in enumerate(self.parameters)}
         self._former = {self._index[id(p)]: of for p, of in former.items()}
         self._begin = [p._version for p in self.parameters]
@@ -170,8 +171,7 @@ class Offload(Store):
             if self._root is not None:
                 self._root.take_back()
             self._calls.remove()
-            for p in self.parameters:
-                p.__class__ = nn.Parameter  # type: ignore[assignment]
+            self._guards.set(False)
             self._open = False
             self._transfers.close()
 

@@ -24,7 +24,7 @@ from zo.weights.aliasing import VIEW, is_alias, storage_key
 from zo.weights.anchor import SeenUpdate
 from zo.weights.directions import Direction, LowRank, Stored, Terms
 from zo.weights.loss import Loss
-from zo.weights.patching import FactoredParameter, ReplacedForward, refuse_scripted, subclassed
+from zo.weights.patching import FactoredParameter, Guards, ReplacedForward, refuse_scripted
 from zo.weights.restore.base import BranchBudgetError, RestoreError, RestorePolicy
 from zo.weights.restore.branches import BranchedLayers, Forward
 from zo.weights.subspaces import OuterProduct
@@ -71,7 +71,6 @@ class Factors(RestorePolicy):
         self._drawn: dict[Hashable, list[Tensor]] = {}  # for the probes, and the update after them
         self._closed = False
         self._forwards: list[ReplacedForward] = []
-        self._parameters: dict[nn.Parameter, str] = {}
         self._replace_forwards(model)
 
     def use_subspace(self, directions: Sequence[LowRank]) -> dict[str, list[Tensor]]:
@@ -191,8 +190,7 @@ class Factors(RestorePolicy):
         self.merge_factors()
         for forward in self._forwards:
             forward.take_back()
-        for p in self._parameters:
-            p.__class__ = type(p).plain  # type: ignore[attr-defined]
+        self._guards.set(False)
         self._closed = True
 
     def _before_reading(self, parameter: Tensor) -> None:
@@ -314,7 +312,6 @@ class Factors(RestorePolicy):
         """Has the model's layers compute with A and V."""
         index = {storage_key(p): i for i, p in enumerate(self.space.parameters)}
         covered: set[int] = set()
-        kind = FactoredParameter.of(self._before_reading)
         for path, module in model.named_modules():
             held = [
                 (n, p, index.get(storage_key(p)))
@@ -336,11 +333,10 @@ class Factors(RestorePolicy):
         for i in sorted({*range(len(self.space.names))} - covered):
             layers = "linear, embedding or normalisation layer"
             raise ValueError(f"restore=factors: {self.space.names[i]} belongs to no {layers}")
-        for name, p in model.named_parameters():
-            guarded = subclassed(type(p), kind)
-            if p.dim() > 1 and guarded is not None and storage_key(p) in index:
-                self._parameters[p] = name
-                p.__class__ = guarded
+        named = model.named_parameters()
+        self._parameters = {p: n for n, p in named if p.dim() > 1 and storage_key(p) in index}
+        self._guards = Guards(self._parameters, FactoredParameter.of(self._before_reading))
+        self._guards.set(True)
 
     def _of_own_weights(
         self, module: nn.Module, own: Mapping[str, int], path: str, displaced: Forward

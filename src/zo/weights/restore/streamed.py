@@ -27,11 +27,11 @@ from zo.weights.offloaded import OffloadedParameter, offload_of
 from zo.weights.patching import (
     VIEW_STAYS,
     GuardedParameter,
+    Guards,
     ParameterOwners,
     looked_up,
     parameter_owners,
     refuse_scripted,
-    subclassed,
 )
 from zo.weights.restore.base import RestoreError, RestorePolicy
 from zo.weights.tensors import TrainableTensors
@@ -79,8 +79,7 @@ class Streamed(RestorePolicy, Store):
         unreadable = GuardedParameter.of(self._refuse_read)
         entries = [entry for unit in self._calls.units for entry in unit.entries]
         parameters = {id(p): p for _, _, p, _ in entries if p is not None}.values()
-        kinds = [(p, type(p), subclassed(type(p), unreadable)) for p in parameters]
-        self._guards = [(p, kind, guard) for p, kind, guard in kinds if guard is not None]
+        self._guards = Guards(parameters, unreadable)
         self._readable: bool | None = True  # None while that changes
         self._displaces = False
 
@@ -118,10 +117,7 @@ class Streamed(RestorePolicy, Store):
         """Allows or refuses reads of θ's parameters outside of the calls of their modules."""
         if readable != self._readable:
             self._readable = None
-            for p, plain, guard in self._guards:
-                was, to = (guard, plain) if readable else (plain, guard)
-                if p.__class__ is was:
-                    p.__class__ = to  # type: ignore[assignment]
+            self._guards.set(not readable)
             self._readable = readable
 
     def _refuse_read(self, p: Tensor) -> None:
