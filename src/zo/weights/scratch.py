@@ -1,8 +1,6 @@
-"""Memory for a unit's weights during its call, and detection of views that outlive the call.
+"""Memory for a unit's weights during its call, and detection of what refers to it after the call.
 
-Views are detected by the reference count of the memory's storage. The passes over the weights write through a second
-storage of the same memory, so that tensors that they leave alive are not counted: numba's first compilation of a kernel
-keeps an exception whose traceback holds the frames of the pass.
+The tensors of a call have a storage of their own, whose reference count shows their views.
 """
 
 from __future__ import annotations
@@ -10,7 +8,8 @@ from __future__ import annotations
 import gc
 import mmap
 from bisect import insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from types import FrameType
 from typing import Any, NamedTuple
@@ -43,62 +42,15 @@ class Scratch:
     """Bytes on one device.
 
     Attributes:
-        memory: What modules compute with.
-        written: The same bytes in another storage: what the passes over the weights write to.
-        places: How many views of `memory` are kept for calls; `views` leaves them out.
+        memory: The bytes.
     """
-
-    places = 0
 
     def __init__(self, size: int, device: torch.device):
         with torch.inference_mode(False):  # else passes outside of it could not write the memory
             on_host = device.type == "cpu"
-            self.written = (
+            self.memory = (
                 host_bytes(size) if on_host else torch.empty(size, dtype=torch.uint8, device=device)
             )
-            self.memory = from_dlpack(torch._C._to_dlpack(self.written))
-        self._address = self.memory.untyped_storage()._cdata
-
-    def part(self, like: Tensor, begin: int = 0) -> tuple[Tensor, Tensor]:
-        """Returns a tensor like another one at a byte, as views of `memory` and of `written`.
-
-        Made in inference mode, they can be written there alone.
-        """
-        shape, at, step = like.shape, begin // like.element_size(), like.stride()
-        used, written = self.memory.view(like.dtype), self.written.view(like.dtype)
-        # `data` of each: a view would keep its base alive, which counts as another view.
-        return used.as_strided(shape, step, at).data, written.as_strided(shape, step, at).data
-
-    def views(self) -> int:
-        """Returns how many tensors share the storage of `memory`."""
-        return torch._C._storage_Use_Count(self._address) - self.places
-
-    def holds(self, t: Tensor) -> bool:
-        """Returns whether a tensor is a view of the memory."""
-        inside = 0 <= t.data_ptr() - self.memory.data_ptr() < len(self.memory)
-        return inside and t.untyped_storage()._cdata == self._address
-
-    def keeps(self, views: int) -> bool:
-        """Returns whether more than `views` tensors are left, not counting garbage and mere locals of frames.
-
-        A stored exception holds frames, whose locals nothing computes with.
-        """
-        gc.collect()
-        if self.views() <= views:
-            return False
-        here = [
-            t
-            for t in gc.get_objects()
-            if type(t) is Tensor
-            and t.layout is torch.strided
-            and t is not self.memory
-            and self.holds(t)
-        ]
-        held = [[r for r in gc.get_referrers(t) if r is not here] for t in here]
-        in_frames = [bool(of) and all(isinstance(r, FrameType) for r in of) for of in held]
-        bases = {id(t._base) for t, does in zip(here, in_frames, strict=True) if does}
-        alive = sum(not of and id(t) in bases for t, of in zip(here, held, strict=True))
-        return self.views() - sum(in_frames) - alive > views
 
 
 class Place(NamedTuple):
@@ -115,6 +67,17 @@ class Place(NamedTuple):
     scratch: Scratch
     begin: int
     end: int
+
+    @torch.inference_mode(False)
+    def tensors(self, like: Sequence[Tensor]) -> list[Tensor]:
+        """Returns tensors like others, one behind another, in a storage of their own of this memory."""
+        found, at = list[Tensor](), 0
+        used = from_dlpack(torch._C._to_dlpack(self.scratch.memory[self.begin : self.end]))
+        for t in like:
+            of = used.view(t.dtype).as_strided(t.shape, t.stride(), at // t.element_size())
+            found.append(of.data)  # without a base, which would count as another view
+            at += aligned(t)
+        return found
 
 
 class Buffer:
@@ -139,13 +102,16 @@ class Buffer:
         self.own: Scratch | None = None
 
     def free(self, size: int) -> int | None:
-        """Returns the first byte from which so many are free, or None."""
+        """Returns the first byte from which so many are free, or None; behind all that is taken, if it is free."""
+        at = self.taken[-1][1] if self.taken else 0
+        if at + size <= self.size:
+            return at
         at = 0
         for begin, end in self.taken:
             if begin - at >= size:
-                break
+                return at
             at = end
-        return at if at + size <= self.size else None
+        return None
 
     def take(self, size: int) -> Place:
         """Lends memory."""
@@ -164,37 +130,45 @@ class Buffer:
     def _allocate(self, size: int) -> Scratch:
         made = Scratch(size, self._device)
         if self.allocated is not None:
-            self.allocated(made.written)
+            self.allocated(made.memory)
         return made
 
 
-def without_views(output: Any, marks: Mapping[Scratch, int]) -> Any:
-    """Returns a module's output with copies in place of views of scratch memory.
-
-    Args:
-        output: Of the module.
-        marks: The scratch memory that the module computed with, and its `views` before the call.
-    """
-    if any(scratch.views() > views for scratch, views in marks.items()):
-        return _copied(output, marks)
-    return output
-
-
-def _copied(output: Any, scratches: Iterable[Scratch]) -> Any:
-    """Returns an output with copies in place of views."""
+def without_views(output: Any, storages: Collection[int]) -> Any:
+    """Returns a module's output with copies in place of tensors of some storages."""
     if isinstance(output, Tensor):
-        is_view = any(
-            scratch.holds(output) for scratch in scratches if scratch.memory.device == output.device
-        )
-        return output.clone() if is_view else output
+        return output.clone() if _is_in(output, storages) else output
     if isinstance(output, Mapping):  # a dict, or transformers' ModelOutput
-        changed = {key: _copied(value, scratches) for key, value in output.items()}
+        changed = {key: without_views(value, storages) for key, value in output.items()}
         kind: Any = type(output)
         return kind(**changed) if is_dataclass(output) else kind(changed)
     if is_dataclass(output) and not isinstance(output, type):
-        values = {f.name: _copied(getattr(output, f.name), scratches) for f in fields(output)}
+        values = {f.name: without_views(getattr(output, f.name), storages) for f in fields(output)}
         return type(output)(**values)
     if isinstance(output, (tuple, list)):
-        parts = [_copied(part, scratches) for part in output]
+        parts = [without_views(part, storages) for part in output]
         return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
     return output
+
+
+def _is_in(t: Tensor, storages: Collection[int]) -> bool:
+    with suppress(RuntimeError, NotImplementedError):  # those without memory of their own
+        return t.layout is torch.strided and t.untyped_storage()._cdata in storages
+    return False
+
+
+def in_frames(memory: Sequence[Tensor], storages: Collection[int]) -> int:
+    """Counts references to tensors and their views that are mere locals of frames.
+
+    A stored exception holds frames, whose locals nothing computes with.
+    """
+    own = {*map(id, memory)}
+    views = [
+        t
+        for t in gc.get_objects()
+        if type(t) is Tensor and id(t) not in own and _is_in(t, storages)
+    ]
+    held = [[r for r in gc.get_referrers(t) if r is not views] for t in views]
+    found = sum(bool(of) and all(isinstance(r, FrameType) for r in of) for of in held)
+    of_tensors = (isinstance(r, FrameType) for t in memory for r in gc.get_referrers(t))
+    return found + sum(of_tensors)

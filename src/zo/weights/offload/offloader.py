@@ -86,9 +86,6 @@ class Offload(Store):
         self._deferred: Update | None = None
         self._outdated: set[int] = set()  # tensors without the deferred update
         self._failed: BaseException | None = None  # of an update that was applied in part
-        self._prefetched: dict[Unit, Plan] = {}  # in the order of calls
-        self._after: dict[Unit, Unit] = {}  # unit -> the one called after it
-        self._last: Unit | None = None
         self._open = True
         self._calls.install()
         self._root = (
@@ -99,23 +96,23 @@ class Offload(Store):
         """Defers an update of tensors until they are fetched next."""
         self._check_open()
         self.apply_deferred()
-        self._discard_prefetched()
+        self._calls.discard_ahead()
         self._deferred, self._outdated = update, {*indices}
-        self._prefetch(self._last)
+        self._prefetch(self._calls.last)
 
     def displace_by(self, mover: Streamed | None) -> None:
         """Sets what displaces weights when they are fetched; None is nothing."""
         if mover is not None:
             self._check_open()
         else:
-            self._calls.restore(self._prefetched.values())
+            self._calls.restore()
         self.mover = mover
 
     def apply_deferred(self) -> None:
         """Applies the deferred update to the tensors that were not fetched since."""
         self._raise_failed()
         if self._outdated:
-            self._discard_prefetched()  # a transfer that had begun may apply the last of it
+            self._calls.discard_ahead()  # a transfer that had begun may apply the last of it
         if self._outdated:
             place = self._buffer.take(max(aligned(self.parameters[i]) for i in self._outdated))
             work = self._transfers.submit(partial(self._update_outdated, place))
@@ -137,7 +134,7 @@ class Offload(Store):
             raise OffloadRefused(
                 "directory: must be given, for the copy of the weights that are trained"
             )
-        self._discard_prefetched()
+        self._calls.discard_ahead()
         named = {self.names[i]: (self.stores[i], dtype) for i, dtype in wanted.items()}
         found = copies(self._directory / "trained.safetensors", named)
         for i, copy in zip(wanted, found, strict=True):
@@ -149,7 +146,7 @@ class Offload(Store):
     def whole(self, p: OffloadedParameter) -> Tensor:
         """Returns a parameter's values in the host's memory."""
         self.apply_deferred()
-        self._discard_prefetched()
+        self._calls.discard_ahead()
         self._calls.release()  # where the host computes, the copy needs its memory
         return self.stores[self._index[id(p)]].whole()
 
@@ -167,7 +164,7 @@ class Offload(Store):
         if self._open:
             if self._failed is None:
                 self.apply_deferred()
-            self._discard_prefetched()
+            self._calls.discard_ahead()
             if self._root is not None:
                 self._root.take_back()
             self._calls.remove()
@@ -185,7 +182,7 @@ class Offload(Store):
         """Brings the values up to date, and discards prefetched ones: the reader may write."""
         if self.mover is not None:
             self.mover.refuse_reader(self._index[id(p)])
-        self._discard_prefetched()
+        self._calls.discard_ahead()
         self.apply_deferred()
 
     def _call_model(self, *args: Any, **kwargs: Any) -> Any:
@@ -194,8 +191,8 @@ class Offload(Store):
         args, kwargs = tree_map_only(Tensor, lambda t: t.to(self.device), (args, kwargs))
         return self._root.inner(*args, **kwargs)
 
-    def enter(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
-        """Starts the transfer of a unit's weights, unless they were prefetched.
+    def swaps(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """As `Store.swaps`.
 
         Raises:
             RuntimeError: If it is called for backpropagation.
@@ -203,30 +200,19 @@ class Offload(Store):
         inputs = (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
         if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
             raise _not_differentiable(self._calls.name(unit))
-        entries = self._calls.entries(unit)
-        if not entries:  # all are of `functional_call`
-            return None
-        self.visited.update(id(parameter) for _, _, parameter, _ in entries)
-        if self._last is not None:
-            self._after[self._last] = unit
-        self._last = unit
-        rows = None
-        if unit.looks_up and not self._outdated.intersection(unit.tensors):
-            rows = looked_up(unit.module, args)
-        plan = self._take_prefetched(unit)
-        if plan is not None and (entries is not unit.entries or self._stale(plan)):
-            self._discard(plan)
-            plan = None
-        if plan is None:
-            if rows is None:
-                self._discard_prefetched()
-            plan = self._calls.plan(unit, entries)
-        if plan.work is None:
-            self._fetch(plan, None if rows is None else torch.unique(rows.cpu()))
-        return plan
+        return True
 
-    def fill(self, unit: Unit, plan: Plan) -> None:
-        """Waits for the transfer, prefetches the units after this one, and displaces the weights during a probe."""
+    def fill(self, plan: Plan, args: tuple[Any, ...]) -> None:
+        """Fetches a unit's weights, prefetches the next units, and displaces the weights during a probe."""
+        unit = plan.unit
+        self.visited.update(map(id, plan.swap.own))
+        if plan.work is not None and self._stale(plan):
+            self.discard(plan)
+        if plan.work is None:
+            rows = None
+            if unit.looks_up and not self._outdated.intersection(unit.tensors):
+                rows = looked_up(unit.module, args)
+            self._fetch(plan, None if rows is None else torch.unique(rows.cpu()))
         assert plan.work is not None
         try:
             self._prefetch(unit)
@@ -254,9 +240,9 @@ class Offload(Store):
             self._transfers.drain()
             values = self.stores[plan.tensors[0]].rows(plan.rows)
             rows = plan.rows.to(self.device)
-            plan.written[0].index_copy_(0, rows, values.to(self.device))
+            plan.memory[0].index_copy_(0, rows, values.to(self.device))
             return
-        for i, p in zip(plan.tensors, plan.written, strict=True):
+        for i, p in zip(plan.tensors, plan.memory, strict=True):
             self._read_tensor(i, p)
 
     def _read_tensor(self, i: int, p: Tensor) -> None:
@@ -275,38 +261,20 @@ class Offload(Store):
 
     def _update_outdated(self, place: Place) -> None:
         for i in sorted(self._outdated):
-            self._read_tensor(i, place.scratch.part(self.parameters[i], place.begin)[1])
+            self._read_tensor(i, place.tensors([self.parameters[i]])[0])
 
     def _prefetch(self, unit: Unit | None) -> None:
         """Starts transfers for the units that followed in the last pass, as many as the buffer has room for."""
-        at = next(reversed(self._prefetched), unit)
-        while at is not None and (at := self._after.get(at)) is not None:
-            entries, size = self._calls.entries(at), at.sizes[0][1]
-            there = at in self._prefetched or at is unit or entries is not at.entries
-            if there or self._buffer.free(size) is None:
-                return
-            plan = self._prefetched[at] = self._calls.plan(at, entries)
-            if not at.looks_up or self._outdated.intersection(at.tensors):
+        for plan in self._calls.extend(unit):
+            if not plan.unit.looks_up or self._outdated.intersection(plan.tensors):
                 self._fetch(plan)
 
-    def _take_prefetched(self, unit: Unit) -> Plan | None:
-        """Returns a unit's prefetched weights, if any, and discards those of units before it."""
-        if unit in self._prefetched:
-            while (first := next(iter(self._prefetched))) is not unit:
-                self._discard(self._prefetched.pop(first))
-        return self._prefetched.pop(unit, None)
-
-    def _discard_prefetched(self) -> None:
-        ahead, self._prefetched = self._prefetched, {}
-        for plan in reversed(ahead.values()):  # the first may be in transfer
-            self._discard(plan)
-
-    def _discard(self, plan: Plan) -> None:
-        """Gives back the memory of unused weights."""
+    def discard(self, plan: Plan) -> None:
+        """Ends the transfer of unused weights."""
         if plan.work is not None and not plan.work.cancel():
             with suppress(Exception):  # the next transfer raises it again
                 self._transfers.wait(plan.work)
-        self._calls.give_back(plan)
+        plan.work = None
 
     def _stale(self, plan: Plan) -> bool:
         """Returns whether a parameter was written since it was fetched."""

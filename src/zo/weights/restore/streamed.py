@@ -41,6 +41,9 @@ from zo.weights.updates import ParameterUpdate, add_rows_, add_to_all_, shared_m
 SMALL_TABLE = 2**15
 """Values of an embedding that are displaced in less time than some of its rows."""
 
+AHEAD = 2**20
+"""Bytes of units that are displaced by one pass, which waits for Python once; a processor's cache has them."""
+
 
 def _read_past(name: str) -> RestoreError:
     what = f"{name} is read outside of the call of its module, where it is not displaced"
@@ -72,6 +75,9 @@ class Streamed(RestorePolicy, Store):
         here = {i: p for i, p in enumerate(space.parameters) if i not in away}
         owners = _owners_of(model, here, space.names)
         self._calls = UnitCalls(model, owners, self.local, self)
+        for buffer in self._calls.buffers.values():
+            every = sum(dict(u.sizes).get(buffer, 0) for u in self._calls.units if u.block is None)
+            buffer.size = max(buffer.size, min(AHEAD, every))
         self.bytes = sum(buffer.size for buffer in self._calls.buffers.values())
         self._terms: Terms = ()
         self._move: Move | None = None  # the pass that adds the terms, if there is one,
@@ -92,6 +98,7 @@ class Streamed(RestorePolicy, Store):
         """Has the modules compute with θ + Σ c_j z_j."""
         self.space.stopwatch.counts["weights"] += bool(terms)
         self._terms, self._move = terms, shared_move(terms, self.space.engine)
+        self._begin_pass()
         if self._offload is not None:
             self._offload.displace_by(self if terms else None)
         elif terms and self._move is None:
@@ -106,12 +113,18 @@ class Streamed(RestorePolicy, Store):
     def restore(self) -> None:
         """Removes all patches of the model, also after an interrupted call of a module."""
         self._terms, self._program = (), None
+        self._begin_pass()
         if self._offload is not None:
             self._offload.displace_by(None)
         self._calls.restore()
         self._make_readable(True)
         self._calls.remove()
         self._displaces = False
+
+    def _begin_pass(self) -> None:
+        """Discards the units that were expected next."""
+        self._calls.discard_ahead()
+        self._calls.last = None
 
     def _make_readable(self, readable: bool) -> None:
         """Allows or refuses reads of θ's parameters outside of the calls of their modules."""
@@ -123,33 +136,42 @@ class Streamed(RestorePolicy, Store):
     def _refuse_read(self, p: Tensor) -> None:
         raise _read_past(self.space.names[self._calls.positions[id(p)]])
 
-    def enter(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
-        """As `Store.enter`; nothing at θ."""
-        entries = self._calls.entries(unit) if self._terms else None
-        if not entries:
-            return None
-        plan = self._calls.plan(unit, entries)
-        if unit.looks_up and plan.written[0].numel() > SMALL_TABLE:
-            plan.rows = looked_up(unit.module, args)
-        return plan
+    def swaps(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """As `Store.swaps`; not at θ."""
+        return bool(self._terms)
 
-    def fill(self, unit: Unit, plan: Plan) -> None:
-        """Writes a unit's displaced weights."""
+    def fill(self, plan: Plan, args: tuple[Any, ...]) -> None:
+        """Writes a unit's displaced weights, and those of the next units as long as they are small."""
+        if plan.ready:
+            return
         with self.space.stopwatch.running("weights", 0):
-            if plan.rows is None and self._move is not None:
-                table = plan.table = plan.table or self._table_of(plan)
-                table.add_(self._move)
-            elif plan.rows is None and self._program is not None:
-                self._program.run(plan.tensors, plan.written)
+            if plan.unit.looks_up and plan.memory[0].numel() > SMALL_TABLE:
+                plan.rows = looked_up(plan.unit.module, args)
+            if plan.rows is not None:
+                self._displace(plan.memory, [self.local[plan.tensors[0]]], plan.tensors, plan.rows)
+                return
+            ahead = self._calls.extend(plan.unit, AHEAD - plan.unit.bytes, rows=False)
+            plans = [plan, *ahead]
+            if self._move is not None:
+                if plan.group is None or plan.group[0] != plans:
+                    plan.group = plans, self._table_of(plans)
+                plan.group[1].add_(self._move)
             else:
-                thetas = [self.local[i] for i in plan.tensors]
-                self._displace(plan.written, thetas, plan.tensors, plan.rows)
+                tensors = [i for of in plans for i in of.tensors]
+                memory = [t for of in plans for t in of.memory]
+                if self._program is not None:
+                    self._program.run(tensors, memory)
+                else:
+                    self._displace(memory, [self.local[i] for i in tensors], tensors, None)
+            for of in plans:
+                of.ready = True
 
-    @torch.inference_mode(False)  # as the plan's memory
-    def _table_of(self, plan: Plan) -> TensorTable:
-        """Returns the table of passes that write a plan's memory."""
-        thetas = [self.local[i] for i in plan.tensors]
-        table = table_of(self.space.engine, plan.written, thetas, plan.tensors)
+    @torch.inference_mode(False)  # as the plans' memory
+    def _table_of(self, plans: Sequence[Plan]) -> TensorTable:
+        """Returns the table of passes that write plans' memory."""
+        tensors = [i for plan in plans for i in plan.tensors]
+        memory, thetas = [t for of in plans for t in of.memory], [self.local[i] for i in tensors]
+        table = table_of(self.space.engine, memory, thetas, tensors)
         assert table is not None, "a pass has one"
         table.fixed = True  # θ keeps its memory, and a plan its own
         return table
@@ -159,7 +181,11 @@ class Streamed(RestorePolicy, Store):
         return RestoreError(self.name, unit + VIEW_STAYS, "snapshot")
 
     def _displace(
-        self, out: list[Tensor], thetas: list[Tensor], tensors: Sequence[int], rows: Tensor | None
+        self,
+        out: Sequence[Tensor],
+        thetas: list[Tensor],
+        tensors: Sequence[int],
+        rows: Tensor | None,
     ) -> None:
         """Writes tensors, displaced, or of one table the rows with these indices, (r,)."""
         # A layer that vmap calls is displaced outside of it: noise is no function of its inputs.
@@ -172,7 +198,7 @@ class Streamed(RestorePolicy, Store):
 
     def displace(self, plan: Plan) -> None:
         """Displaces offloaded tensors on the device, those that are of θ."""
-        found = zip(map(self._offloaded.get, plan.tensors), plan.written, strict=True)
+        found = zip(map(self._offloaded.get, plan.tensors), plan.memory, strict=True)
         if there := {i: t for i, t in found if i is not None}:
             with self.space.stopwatch.running("weights", 0):
                 self._displace([*there.values()], [*there.values()], [*there], plan.rows)
