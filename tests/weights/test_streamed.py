@@ -112,8 +112,9 @@ def displaced(model: nn.Module, *inputs: Tensor) -> list[Tensor]:
     return outputs
 
 
-def test_modules_of_unusual_kinds_compute_displaced_and_are_as_they_were():
+def test_modules_of_unusual_kinds_compute_displaced_and_are_as_they_were(monkeypatch):
     """The buffer holds Outer's two and, inside of it, the larger of inner's and shared's, in steps of 64 bytes."""
+    monkeypatch.setattr(streamed, "AHEAD", 0)
     model, x = Outer(), torch.randn(3, 5)
     before, plain = as_it_was(model), model(x)
     expected, found = displaced(model, x)
@@ -191,12 +192,39 @@ def test_a_block_is_displaced_by_one_pass_and_what_is_called_outside_of_it_by_it
 
     monkeypatch.setattr(streamed, "add_to_all_", counted)
     monkeypatch.setattr(streamed, "SMALL_TABLE", 0)
+    monkeypatch.setattr(streamed, "AHEAD", 0)
     expected, found = displaced(model, torch.randn(4, 5))
     assert torch.equal(found, expected)
     # A block has its scale and layer, and the first one the layer that all share, which others call from outside.
     assert passes == [5, 3, 2, 3, 2, 2]
     own = 64 + 128 + 64 + 128 + 64 + 192
     assert ParameterSpace.of(model, "streamed").policy.bytes == own
+
+
+def test_small_units_that_followed_one_another_are_displaced_by_one_pass(monkeypatch):
+    """What is called in another order is displaced all the same."""
+    model, x = nn.Sequential(*(nn.Linear(5, 5) for _ in range(3))), torch.randn(4, 5)
+    passes, write = [], streamed.add_to_all_
+    space = ParameterSpace.of(model, "streamed")
+
+    def counted(written, thetas, *rest):
+        passes.append(len(thetas))
+        write(written, thetas, *rest)
+
+    monkeypatch.setattr(streamed, "add_to_all_", counted)
+    a, b, c = model
+    calls = [model, model, lambda x: b(c(x)), lambda x: c(a(b(a(x))))]
+    found, expected = [], []
+    with torch.no_grad():
+        with space.policy.excursion() as probe:
+            for call in calls:
+                probe.to([(0.5, Z[0])])
+                found.append(call(x))
+        with ParameterSpace.of(model, "snapshot").policy.excursion() as probe:
+            probe.to([(0.5, Z[0])])
+            expected += [call(x) for call in calls]
+    assert all(map(torch.equal, found, expected))
+    assert passes == [2, 2, 2, 6, 2, 4, 6, 4, 6]
 
 
 @torch.no_grad()

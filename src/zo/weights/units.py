@@ -122,10 +122,10 @@ class Plan:
         torch._C._autograd._unsafe_set_version_counter(self.memory, version)
         self.swap.put(self.inside)
 
-    def references(self, graphs: bool) -> list[int]:
-        """Counts the tensors' views, and references to them; of a graph of autograd, if `graphs`, too."""
-        found = [*map(torch._C._storage_Use_Count, self.storages), *map(getrefcount, self.memory)]
-        return [*found, *map(Tensor._use_count, self.memory)] if graphs else found
+    def references(self) -> list[int]:
+        """Counts the tensors' views, and references to them in Python and in C++."""
+        views = map(torch._C._storage_Use_Count, self.storages)
+        return [*views, *map(getrefcount, self.memory), *map(Tensor._use_count, self.memory)]
 
 
 class Unit:
@@ -409,29 +409,28 @@ class UnitCalls:
         plan = self._enter(unit) if self._store.swaps(unit, args, kwargs) else None
         if plan is None:
             return own_forward(*args, **kwargs)
-        graphs = torch.is_grad_enabled()
         self._calls.append(plan)
         try:
             try:
                 self._store.fill(plan, args)
-                before = plan.references(graphs)
+                before = plan.references()
                 plan.put()
                 output = own_forward(*args, **kwargs)
             finally:
                 plan.swap.put_back(plan.inside)
                 self._calls.pop()  # here: `restore` does the rest of what was interrupted
-            if plan.references(graphs) != before:
+            if plan.references() != before:
                 output = without_views(output, plan.storages)
-                self._check_references(plan, graphs, before)
+                self._check_references(plan, before)
         finally:
             self._give_back(plan)
         return output
 
-    def _check_references(self, plan: Plan, graphs: bool, before: Sequence[int]) -> None:
+    def _check_references(self, plan: Plan, before: Sequence[int]) -> None:
         """Raises the store's error if something keeps the tensors or views, not counting garbage and frames."""
-        if plan.references(graphs) != before:
+        if plan.references() != before:
             gc.collect()
-            pairs = zip(plan.references(graphs), before, strict=True)
+            pairs = zip(plan.references(), before, strict=True)
             more = sum(max(0, now - was) for now, was in pairs)
             if more > 0 and more > in_frames(plan.memory, plan.storages):
                 raise self._store.view_stays(self.name(plan.unit))
