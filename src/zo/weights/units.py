@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count, repeat
-from operator import attrgetter, delitem, is_, setitem
+from operator import attrgetter, delitem, is_, methodcaller, setitem
 from sys import getrefcount
 from typing import Any, NamedTuple, TypeAlias
 
@@ -40,6 +40,8 @@ Entry: TypeAlias = "tuple[dict[str, Any], str, Any, int]"
 """A parameter that is swapped: the dictionary that it is in, its name there, itself, and its tensor's position."""
 
 FORWARD = repeat("forward")
+
+_uses = methodcaller("_use_count")
 
 
 class Swap(NamedTuple):
@@ -125,7 +127,7 @@ class Plan:
     def references(self) -> list[int]:
         """Counts the tensors' views, and references to them in Python and in C++."""
         views = map(torch._C._storage_Use_Count, self.storages)
-        return [*views, *map(getrefcount, self.memory), *map(Tensor._use_count, self.memory)]
+        return [*views, *map(getrefcount, self.memory), *map(_uses, self.memory)]
 
 
 class Unit:
@@ -178,7 +180,8 @@ class Store(ABC):
         """Returns the error for a unit that keeps a view."""
 
     def discard(self, plan: Plan) -> None:
-        """Ends the work on a plan whose unit is not called."""
+        """Ends the work on a plan whose unit is not called; some have none."""
+        return
 
 
 class UnitCalls:
