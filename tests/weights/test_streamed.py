@@ -202,10 +202,9 @@ def test_a_block_is_displaced_by_one_pass_and_what_is_called_outside_of_it_by_it
 
 
 def test_small_units_that_followed_one_another_are_displaced_by_one_pass(monkeypatch):
-    """What is called in another order is displaced all the same."""
+    """What is called in another order, or not at all, is displaced by the next point all the same."""
     model, x = nn.Sequential(*(nn.Linear(5, 5) for _ in range(3))), torch.randn(4, 5)
     passes, write = [], streamed.add_to_all_
-    space = ParameterSpace.of(model, "streamed")
 
     def counted(written, thetas, *rest):
         passes.append(len(thetas))
@@ -213,18 +212,47 @@ def test_small_units_that_followed_one_another_are_displaced_by_one_pass(monkeyp
 
     monkeypatch.setattr(streamed, "add_to_all_", counted)
     a, b, c = model
-    calls = [model, model, lambda x: b(c(x)), lambda x: c(a(b(a(x))))]
-    found, expected = [], []
-    with torch.no_grad():
-        with space.policy.excursion() as probe:
-            for call in calls:
+    calls = [model, model, a, lambda x: c(b(x)), lambda x: b(c(x)), lambda x: c(a(b(a(x))))]
+    assert outputs_of(model, "streamed", calls, x) == outputs_of(model, "snapshot", calls, x)
+    assert passes == [2, 2, 2, 6, 6, 4, 2, 4, 6, 4, 6]
+
+
+def outputs_of(model: nn.Module, restore: str, calls: list, x: Tensor) -> list:
+    """What calls return, each at a point of its own."""
+    with torch.no_grad(), ParameterSpace.of(model, restore).policy.excursion() as probe:
+        found = []
+        for i, call in enumerate(calls):
+            probe.to([(0.5 + i, Z[i % 2])])
+            found.append(call(x).tolist())
+    return found
+
+
+class Twice(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def test_a_forward_that_changes_between_steps_is_called():
+    """A module's own, its class's, and that of another class."""
+    layer, x = nn.Linear(5, 5), torch.randn(4, 5)
+    policies = [ParameterSpace.of(layer, restore).policy for restore in ("snapshot", "streamed")]
+
+    def compare() -> Tensor:
+        found = []
+        for policy in policies:
+            with torch.no_grad(), policy.excursion() as probe:
                 probe.to([(0.5, Z[0])])
-                found.append(call(x))
-        with ParameterSpace.of(model, "snapshot").policy.excursion() as probe:
-            probe.to([(0.5, Z[0])])
-            expected += [call(x) for call in calls]
-    assert all(map(torch.equal, found, expected))
-    assert passes == [2, 2, 2, 6, 2, 4, 6, 4, 6]
+                found.append(layer(x))
+        assert torch.equal(*found)
+        return found[0]
+
+    plain = compare()
+    layer.__class__ = Twice
+    assert torch.equal(compare(), 2 * plain)
+    layer.forward = lambda x: 3 * nn.Linear.forward(layer, x)
+    assert torch.equal(compare(), 3 * plain)
+    del layer.forward
+    assert torch.equal(compare(), 2 * plain)
 
 
 @torch.no_grad()
