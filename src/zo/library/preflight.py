@@ -128,10 +128,10 @@ class Preflight:
 
     def due(self) -> bool:
         """Returns whether to check the closure before this step: the first, or one with more modules in training."""
-        more = any(map(_trains, self._modules)) and not self._training.issuperset(
-            filter(_trains, self._modules)
-        )
-        return self._enabled and (self.first or more)
+        if not self._enabled or self.first:
+            return self._enabled
+        more = any(map(_trains, self._modules))  # in most models none does
+        return more and not self._training.issuperset(filter(_trains, self._modules))
 
     def check_closure(self, closure: ClosureLoss) -> None:
         """Measures twice at the same weights.

@@ -143,7 +143,9 @@ class ReplacedForward(functools.partial):  # type: ignore[type-arg]
     @property
     def inner(self) -> Callable[..., Any]:
         """The replaced forward."""
-        return self.plain or MethodType(type(self.module).forward, self.module)
+        if self.plain is not None:  # which may count as false
+            return self.plain
+        return MethodType(type(self.module).forward, self.module)
 
     @classmethod
     def of(cls, module: nn.Module, forward: Callable[..., Any]) -> ReplacedForward:

@@ -261,7 +261,7 @@ class UnitCalls:
 
     def remove(self) -> None:
         """Restores the units' own forwards."""
-        bare = not any(self._replaced[: len(self._own)])
+        bare = all(map(is_, self._replaced[: len(self._own)], repeat(None)))
         if bare and [*map(dict.get, self._own, FORWARD)] == self._hooks:
             any(map(delitem, self._own, FORWARD))
             return
