@@ -23,13 +23,11 @@ from tests.support.tiny_models import MODELS, opt
 from tests.weights.test_streamed import Z, as_it_was
 from zo.noise import NOISES
 from zo.optim import OPTIMIZERS
-from zo.weights import scratch
 from zo.weights.executor import Executor
 from zo.weights.offload.backing_store import OnDisk, WeightsFile
 from zo.weights.offload.transfer_stream import TransferStream
 from zo.weights.offloaded import OffloadError
 from zo.weights.restore import RestoreError
-from zo.weights.scratch import Scratch
 from zo.weights.space import ParameterSpace
 
 IDS = torch.arange(20).reshape(2, 10) + 5
@@ -95,22 +93,15 @@ def test_a_methods_state_is_small(method):
 def test_an_accelerator_holds_two_modules(tmp_path, where, monkeypatch):
     """Counted whenever one of eight layers of one size computes; beside them its activations and the noise."""
     accelerator.register()
-    held, sizes = WeakSet[Scratch](), []
-
-    class Counted(Scratch):
-        def __init__(self, size: int, device: torch.device):
-            super().__init__(size, device)
-            if device.type == accelerator.NAME:
-                held.add(self)
-
-    monkeypatch.setattr(scratch, "Scratch", Counted)
+    held, sizes = WeakSet[Tensor](), []
+    monkeypatch.setattr(TransferStream, "record_stream", lambda self, memory: held.add(memory))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layers, x = [nn.Linear(64, 64, bias=False) for _ in range(8)], torch.randn(3, 64)
     model, found = nn.Sequential(*layers), []
     twin = copy.deepcopy(model)
     for layer in layers:
-        layer.register_forward_hook(lambda *_: sizes.append(sum(len(s.memory) for s in held)))
+        layer.register_forward_hook(lambda *_: sizes.append(sum(map(len, held))))
     zo.offload(model, where, device="pretend:0", directory=tmp_path)
     for of, given in ((twin, x), (model, x.to("pretend:0"))):
         settings = {"noise": "torch", "check_closure": False, "prior_std": 1.0}

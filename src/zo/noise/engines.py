@@ -114,10 +114,10 @@ class TensorTable:
         decays: Whether decay applies to each; None is to all.
 
     Attributes:
-        fixed: Whether the tensors' memory stays where it is.
+        private: Whether `out` is the caller's alone, who sets its versions; its memory and θ's stay where they are.
     """
 
-    fixed = False
+    private = False
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Group(NamedTuple):
 class GroupedTable(TensorTable, ABC):
     """A table of which all tensors of a device and a dtype are passed over by one call.
 
-    Addresses are read at each pass, so a tensor may move in memory, unless the table is `fixed`.
+    Addresses are read at each pass, so a tensor may move in memory, unless the table is `private`.
     """
 
     _addresses: Sequence[int] = ()
@@ -180,7 +180,7 @@ class GroupedTable(TensorTable, ABC):
 
     def add_(self, move: Move, decay: float = 0.0) -> None:
         """As `TensorTable.add_`."""
-        if not (self.fixed and self._addresses):
+        if not (self.private and self._addresses):
             now = [*map(Tensor.data_ptr, self.thetas)]
             now += [] if self.out is self.thetas else map(Tensor.data_ptr, self.out)
             if now != self._addresses:
@@ -192,7 +192,8 @@ class GroupedTable(TensorTable, ABC):
             if move.rounding is not None and own.dtype == torch.float32:
                 self.add_one_(own.members[0], move, self._keeps)  # which refuses it
             run(move)
-        increment_version(self.out)
+        if not self.private:
+            increment_version(self.out)
         for j in self._alone:
             self.add_one_(j, move, self._keeps)
 

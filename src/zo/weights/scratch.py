@@ -38,41 +38,24 @@ def aligned(t: Tensor) -> int:
     return -(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT
 
 
-class Scratch:
-    """Bytes on one device.
-
-    Attributes:
-        memory: The bytes.
-    """
-
-    def __init__(self, size: int, device: torch.device):
-        with torch.inference_mode(False):  # else passes outside of it could not write the memory
-            on_host = device.type == "cpu"
-            self.memory = (
-                host_bytes(size) if on_host else torch.empty(size, dtype=torch.uint8, device=device)
-            )
-
-
 class Place(NamedTuple):
     """Memory that a buffer lends.
 
     Attributes:
         buffer: The buffer.
-        scratch: Where it is; other memory than the buffer's own if that had no room.
-        begin: Its first byte.
-        end: Its end.
+        memory: Where it is; other memory than the buffer's own if that had no room.
+        span: Its first byte there, and its end.
     """
 
     buffer: Buffer
-    scratch: Scratch
-    begin: int
-    end: int
+    memory: Tensor
+    span: tuple[int, int]
 
     @torch.inference_mode(False)
     def tensors(self, like: Sequence[Tensor]) -> list[Tensor]:
         """Returns tensors like others, one behind another, in a storage of their own of this memory."""
         found, at = list[Tensor](), 0
-        used = from_dlpack(torch._C._to_dlpack(self.scratch.memory[self.begin : self.end]))
+        used = from_dlpack(torch._C._to_dlpack(self.memory[slice(*self.span)]))
         for t in like:
             of = used.view(t.dtype).as_strided(t.shape, t.stride(), at // t.element_size())
             found.append(of.data)  # without a base, which would count as another view
@@ -99,7 +82,7 @@ class Buffer:
     def __init__(self, size: int, device: torch.device):
         self.size, self._device = size, device
         self.taken: list[tuple[int, int]] = []
-        self.own: Scratch | None = None
+        self.own: Tensor | None = None
 
     def free(self, size: int) -> int | None:
         """Returns the first byte from which so many are free, or None; behind all that is taken, if it is free."""
@@ -117,20 +100,28 @@ class Buffer:
         """Lends memory."""
         at = self.free(size)
         if at is None:
-            return Place(self, self._allocate(size), 0, size)
-        self.own = self.own or self._allocate(self.size)
-        insort(self.taken, (at, at + size))
-        return Place(self, self.own, at, at + size)
+            return Place(self, self._allocate(size), (0, size))
+        if self.own is None:
+            self.own = self._allocate(self.size)
+        span = at, at + size
+        insort(self.taken, span)
+        return Place(self, self.own, span)
 
     def give_back(self, place: Place) -> None:
         """Takes memory back."""
-        if place.scratch is self.own and place[2:] in self.taken:
-            self.taken.remove(place[2:])
+        if place.memory is self.own and place.span in self.taken:
+            self.taken.remove(place.span)
 
-    def _allocate(self, size: int) -> Scratch:
-        made = Scratch(size, self._device)
+    @torch.inference_mode(False)  # else passes outside of it could not write the memory
+    def _allocate(self, size: int) -> Tensor:
+        on_host = self._device.type == "cpu"
+        made = (
+            host_bytes(size)
+            if on_host
+            else torch.empty(size, dtype=torch.uint8, device=self._device)
+        )
         if self.allocated is not None:
-            self.allocated(made.memory)
+            self.allocated(made)
         return made
 
 

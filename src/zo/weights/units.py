@@ -20,10 +20,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import count, repeat
-from operator import attrgetter, delitem, is_, methodcaller, setitem
+from itertools import count
 from sys import getrefcount
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -34,54 +33,36 @@ from zo.weights.patching import CONTAINERS, ParameterOwners, ReplacedForward, lo
 from zo.weights.scratch import Buffer, Place, aligned, in_frames, without_views
 
 VERSIONS = count(2**31)
-"""`_version` of the tensors of each call, unlike θ's: layers may keep what they computed of a weight while it stays."""
+"""`_version` of the tensors of each filling, unlike θ's: layers may keep what they computed of a weight while it stays.
+"""
 
 Entry: TypeAlias = "tuple[dict[str, Any], str, Any, int]"
 """A parameter that is swapped: the dictionary that it is in, its name there, itself, and its tensor's position."""
 
-FORWARD = repeat("forward")
+Lent: TypeAlias = "list[list[tuple[int, int]]]"
+"""First byte and end of each place that each buffer has lent."""
 
-_uses = methodcaller("_use_count")
+_uses: Any = Tensor._use_count  # type: ignore[attr-defined]
+
+Slot: TypeAlias = "tuple[dict[str, Any], str, Any]"
+"""A module's dictionary, a name in it, and what a call puts there: a parameter, or a forward without our hook."""
 
 
-class Swap(NamedTuple):
-    """What a call puts in other places: parameters, and of a block the hooks of its modules, which it lifts.
+def in_place(slots: Sequence[Slot]) -> bool:
+    """Returns whether all slots hold what they name."""
+    try:
+        for of, name, value in slots:
+            if of[name] is not value:
+                return False
+    except KeyError:
+        return False
+    return True
 
-    Each function is one call for all, since a GPU waits for what is done for each.
 
-    Attributes:
-        dicts: The modules' dictionaries.
-        keys: The names there.
-        own: What is there outside of the call.
-    """
-
-    dicts: Sequence[dict[str, Any]]
-    keys: Sequence[str]
-    own: Sequence[Any]
-
-    @classmethod
-    def of(cls, entries: Sequence[Entry], members: Sequence[ReplacedForward]) -> Swap:
-        """Returns the swap of parameters and hooks."""
-        dicts = [of for of, *_ in entries] + [vars(hook.module) for hook in members]
-        keys = [name for _, name, *_ in entries] + ["forward"] * len(members)
-        return cls(dicts, keys, [*(p for *_, p, _ in entries), *members])
-
-    def holds(self, values: Sequence[Any]) -> bool:
-        """Returns whether these objects are in place."""
-        return all(map(is_, map(dict.get, self.dicts, self.keys), values))
-
-    def put(self, values: Sequence[Any]) -> None:
-        """Puts these objects in place; `setitem` returns None."""
-        any(map(setitem, self.dicts, self.keys, values))
-
-    def put_back(self, inside: Sequence[Any]) -> None:
-        """Puts the own objects back, but no hook in the place of another forward."""
-        if self.holds(inside):
-            self.put(self.own)
-            return
-        for held, name, own, other in zip(*self, inside, strict=True):
-            if not isinstance(own, ReplacedForward) or held.get(name) is other:
-                held[name] = own
+def put(slots: Sequence[Slot]) -> None:
+    """Puts into all slots what they name."""
+    for of, name, value in slots:
+        of[name] = value
 
 
 @dataclass(eq=False)
@@ -93,10 +74,11 @@ class Plan:
         tensors: Positions of the tensors.
         places: Their memory.
         memory: The tensors that are put in place, in that memory.
-        swap: Where.
+        own: What is outside of the call where it swaps: parameters, and of a block the hooks of its modules.
         inside: What is there during the call.
         ready: Whether the memory has the values of all tensors.
-        group: Plans that are written by one pass, of which this is the first, and their table.
+        held: References to the memory between calls, as `references`; None if they may have changed.
+        batch: Plans that are filled together with this one, the first.
         versions: Of the parameters when the store read them.
         rows: Of an embedding, those that are there, (r,); None is all.
         work: The transfer that fills the memory.
@@ -107,10 +89,11 @@ class Plan:
     tensors: tuple[int, ...]
     places: tuple[Place, ...]
     memory: tuple[Tensor, ...]
-    swap: Swap
-    inside: Sequence[Any]
+    own: Sequence[Slot]
+    inside: Sequence[Slot]
     ready: bool = False
-    group: tuple[list[Plan], TensorTable] | None = None
+    held: list[int] | None = None
+    batch: Batch | None = None
     versions: list[int] = field(default_factory=list)
     rows: Tensor | None = None
     work: Future[Any] | None = None
@@ -118,16 +101,46 @@ class Plan:
     def __post_init__(self) -> None:
         self.storages = {t.untyped_storage()._cdata for t in self.memory}
 
-    def put(self) -> None:
-        """Puts the tensors in place, as if they were written now."""
-        version = (next(VERSIONS),) * len(self.memory)
-        torch._C._autograd._unsafe_set_version_counter(self.memory, version)
-        self.swap.put(self.inside)
+    def put_back(self) -> None:
+        """Puts back what is outside of the call, but no hook in the place of another forward."""
+        if in_place(self.inside):
+            put(self.own)
+            return
+        for own, inside in zip(self.own, self.inside, strict=True):
+            if not isinstance(own[-1], ReplacedForward) or in_place([inside]):
+                put([own])
 
     def references(self) -> list[int]:
         """Counts the tensors' views, and references to them in Python and in C++."""
         views = map(torch._C._storage_Use_Count, self.storages)
         return [*views, *map(getrefcount, self.memory), *map(_uses, self.memory)]
+
+
+@dataclass(eq=False)
+class Batch:
+    """Plans that are filled together, in the order of their calls.
+
+    Attributes:
+        plans: The plans.
+        before: What the buffers had lent before those behind the first were made.
+        lent: What they have lent with all.
+        following: The unit that was called after each.
+        units: Of the plans.
+        tensors: Positions of all tensors.
+        memory: Their memory.
+        table: Of passes that write it, if the store has prepared one.
+    """
+
+    plans: list[Plan]
+    before: Lent
+    lent: Lent
+    following: list[Unit | None]
+    table: TensorTable | None = None
+
+    def __post_init__(self) -> None:
+        self.units = [plan.unit for plan in self.plans]
+        self.tensors = [i for plan in self.plans for i in plan.tensors]
+        self.memory = (*(t for plan in self.plans for t in plan.memory),)
 
 
 class Unit:
@@ -144,19 +157,19 @@ class Unit:
         tensors: Positions of its weights.
         sizes: Bytes that they take in each buffer.
         members: Of a block, the hooks of the other modules.
-        usual: What its call swaps, unless somebody else has put something there.
-        plans: Of that, by the places that it takes.
+        usual: What is outside of its call where that swaps, unless somebody else has put something there.
+        plans: Of that, by the first bytes of its places.
     """
 
     hook: ReplacedForward
-    usual: Swap
+    usual: list[Slot]
 
     def __init__(self, module: nn.Module, entries: list[Entry], block: Unit | None):
         self.module, self.block, self.looks_up = module, block, looks_up(module)
         self.entries, self.tensors = entries, _tensors(entries)
         self.sizes: list[tuple[Buffer, int]] = []
         self.members: list[ReplacedForward] = []
-        self.plans: dict[tuple[Place, ...], Plan] = {}
+        self.plans: dict[tuple[int, ...], Plan] = {}
 
     @property
     def bytes(self) -> int:
@@ -172,8 +185,8 @@ class Store(ABC):
         """Returns whether a call of a unit swaps weights."""
 
     @abstractmethod
-    def fill(self, plan: Plan, args: tuple[Any, ...]) -> None:
-        """Has the values of a call in its plan's memory, and may fill plans of `UnitCalls.extend`."""
+    def fill(self, plan: Plan, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        """Fills a plan's memory for a call, and may fill that of `UnitCalls.batch`; returns the tensors it wrote."""
 
     @abstractmethod
     def view_stays(self, unit: str) -> Exception:
@@ -238,9 +251,8 @@ class UnitCalls:
             sizes = {unit.module: dict(unit.sizes).get(buffer, 0) for unit in whole}
             buffer.size = _nested_bytes(model, sizes)
         for unit in self.units:
-            unit.usual = Swap.of(unit.entries, unit.members)
-        self._own = [vars(unit.module) for unit in self.units]
-        self._hooks = [unit.hook for unit in self.units]
+            unit.usual = _slots(unit.entries, unit.members)
+        self._hooks = [(vars(unit.module), "forward", unit.hook) for unit in self.units]
         self._replaced: list[Any] = []  # the forwards under the hooks, and those of their classes
         self._calls: list[Plan] = []  # that are under way
         self._after: dict[Unit, Unit] = {}  # unit -> the one called after it
@@ -249,41 +261,43 @@ class UnitCalls:
 
     def install(self) -> None:
         """Replaces the units' forwards."""
-        classes = map(attrgetter("forward"), map(type, (unit.module for unit in self.units)))
-        forwards = [*map(dict.get, self._own, FORWARD), *classes]
+        forwards = [of.get("forward") for of, *_ in self._hooks]
+        forwards += [type(unit.module).forward for unit in self.units]
         if forwards == self._replaced:
-            any(map(setitem, self._own, FORWARD, self._hooks))
+            put(self._hooks)
             return
         for unit in self.units:
             unit.hook.put()
-            unit.plans.clear()
+        self._forget()
         self._replaced = forwards
 
     def remove(self) -> None:
         """Restores the units' own forwards."""
-        bare = all(map(is_, self._replaced[: len(self._own)], repeat(None)))
-        if bare and [*map(dict.get, self._own, FORWARD)] == self._hooks:
-            any(map(delitem, self._own, FORWARD))
-            return
-        for hook in self._hooks:
-            hook.take_back()
+        for unit in self.units:
+            unit.hook.take_back()
 
     def restore(self) -> None:
         """Ends calls that were interrupted, and gives back all memory but that of plans ahead."""
         for plan in self._calls:
-            plan.swap.put_back(plan.inside)
+            plan.put_back()
+        if self._calls:
+            self._forget()
         self._calls.clear()
         kept = [place for plan in self.ahead.values() for place in plan.places]
         for buffer in self.buffers.values():
-            buffer.taken = sorted(place[2:] for place in kept if place.scratch is buffer.own)
+            buffer.taken = sorted(place.span for place in kept if place.memory is buffer.own)
 
     def release(self) -> None:
         """Frees the buffers' memory, unless some of it is taken."""
         if not any(buffer.taken for buffer in self.buffers.values()):
-            for unit in self.units:
-                unit.plans.clear()
+            self._forget()
             for buffer in self.buffers.values():
                 buffer.own = None
+
+    def _forget(self) -> None:
+        """Forgets all plans: the tensors of new ones have no references from outside."""
+        for unit in self.units:
+            unit.plans.clear()
 
     def name(self, unit: Unit) -> str:
         """Returns a unit's name in the model, and its kind."""
@@ -309,6 +323,30 @@ class UnitCalls:
             self.ahead[at] = plan = self._plan(at, at.entries, at.usual)
             yield plan
 
+    def batch(self, plan: Plan, most: float) -> Batch:
+        """Returns a plan with those of `extend`, no embeddings; the same ones as before, if nothing has changed."""
+        found, before = plan.batch, self._lent()
+        same = found is not None and found.before == before and not self.ahead
+        if found is not None and same and self._following(found.units) == found.following:
+            for buffer, taken in zip(self.buffers.values(), found.lent, strict=True):
+                buffer.taken = [*taken]
+            for of in found.plans:
+                of.ready = False
+            self.ahead = dict(zip(found.units[1:], found.plans[1:], strict=True))
+            return found
+        plans = [plan, *self.extend(plan.unit, most, rows=False)]
+        for of in [*plans, *(found.plans if found else ())]:
+            of.held = None
+        following = self._following(of.unit for of in plans)
+        plan.batch = Batch(plans, before, self._lent(), following)
+        return plan.batch
+
+    def _lent(self) -> Lent:
+        return [[*buffer.taken] for buffer in self.buffers.values()]
+
+    def _following(self, units: Iterable[Unit]) -> list[Unit | None]:
+        return [*map(self._after.get, units)]
+
     def discard_ahead(self) -> None:
         """Gives back the memory of units that are not called."""
         ahead, self.ahead = self.ahead, {}
@@ -325,46 +363,46 @@ class UnitCalls:
 
     def _enter(self, unit: Unit) -> Plan | None:
         """Returns what a call of a unit swaps; None if none of its weights is in place."""
-        entries, swap = unit.entries, unit.usual
-        if not swap.holds(swap.own):
-            entries = self._found((own, name) for own, name, *_ in entries)
+        entries, own = unit.entries, unit.usual
+        if not in_place(own):
+            entries = self._found((of, name) for of, name, *_ in entries)
             if not entries:  # all are of `functional_call`
                 return None
             members = [hook for hook in unit.members if vars(hook.module).get("forward") is hook]
-            swap = Swap.of(entries, members)
+            own = _slots(entries, members)
         if self.last is not None:
             self._after[self.last] = unit
         self.last, ahead = unit, self.ahead
-        while unit in ahead and (first := next(iter(ahead))) is not unit:
-            self._discard(ahead.pop(first))
-        plan = ahead.pop(unit, None)
-        if plan is not None and swap is not unit.usual:
+        if unit in ahead:
+            while (first := next(iter(ahead))) is not unit:
+                self._discard(ahead.pop(first))
+            plan = ahead.pop(unit)
+            if own is unit.usual:
+                return plan
             self._discard(plan)
-            plan = None
-        if plan is None:
-            self.discard_ahead()
-            plan = self._plan(unit, entries, swap)
-        return plan
+        self.discard_ahead()
+        return self._plan(unit, entries, own)
 
-    def _plan(self, unit: Unit, entries: Sequence[Entry], swap: Swap) -> Plan:
+    def _plan(self, unit: Unit, entries: Sequence[Entry], own: Sequence[Slot]) -> Plan:
         """Takes memory for a call of a unit that swaps these weights; returns what it does."""
-        usual = swap is unit.usual
+        usual = own is unit.usual
         tensors = unit.tensors if usual else _tensors(entries)
         sizes = unit.sizes if usual else self._sizes(tensors)
         places = (*(buffer.take(size) for buffer, size in sizes),)
-        if usual and (found := unit.plans.get(places)) is not None:
+        at = (*(place.span[0] for place in places),)
+        kept = usual and all(place.memory is place.buffer.own for place in places)
+        if kept and (found := unit.plans.get(at)) is not None:
             found.ready, found.rows, found.work = False, None, None
             return found
         memory: dict[int, Tensor] = {}
         for place in places:
-            own = [i for i in tensors if self.buffers[self._device_of(i)] is place.buffer]
-            memory |= zip(own, place.tensors([self._tensors[i] for i in own]), strict=True)
-        inside = [memory[i] for *_, i in entries]
-        inside += [hook.own_forward for hook in swap.own[len(entries) :]]
-        of = (*(memory[i] for i in tensors),)
-        made = Plan(unit, tensors, places, of, swap, inside)
-        if usual and all(place.scratch is place.buffer.own for place in places):
-            unit.plans[places] = made
+            here = [i for i in tensors if self.buffers[self._device_of(i)] is place.buffer]
+            memory |= zip(here, place.tensors([self._tensors[i] for i in here]), strict=True)
+        inside = [(of, name, memory[i]) for of, name, _, i in entries]
+        inside += [(of, name, hook.own_forward) for of, name, hook in own[len(entries) :]]
+        made = Plan(unit, tensors, places, (*(memory[i] for i in tensors),), own, inside)
+        if kept:
+            unit.plans[at] = made
         return made
 
     def _found(self, places: Iterable[tuple[dict[str, Any], str]]) -> list[Entry]:
@@ -413,19 +451,28 @@ class UnitCalls:
         if plan is None:
             return own_forward(*args, **kwargs)
         self._calls.append(plan)
+        clean = False
         try:
             try:
-                self._store.fill(plan, args)
-                before = plan.references()
-                plan.put()
+                if not plan.ready:
+                    written = self._store.fill(plan, args)
+                    versions = (next(VERSIONS),) * len(written)
+                    torch._C._autograd._unsafe_set_version_counter(written, versions)
+                if (before := plan.held) is None:
+                    before = plan.held = plan.references()
+                put(plan.inside)
                 output = own_forward(*args, **kwargs)
             finally:
-                plan.swap.put_back(plan.inside)
+                plan.put_back()
                 self._calls.pop()  # here: `restore` does the rest of what was interrupted
             if plan.references() != before:
                 output = without_views(output, plan.storages)
                 self._check_references(plan, before)
+            else:
+                clean = True
         finally:
+            if not clean:
+                self._forget()
             self._give_back(plan)
         return output
 
@@ -437,6 +484,11 @@ class UnitCalls:
             more = sum(max(0, now - was) for now, was in pairs)
             if more > 0 and more > in_frames(plan.memory, plan.storages):
                 raise self._store.view_stays(self.name(plan.unit))
+
+
+def _slots(entries: Iterable[Entry], members: Iterable[ReplacedForward]) -> list[Slot]:
+    hooks = [(vars(hook.module), "forward", hook) for hook in members]
+    return [*(entry[:3] for entry in entries), *hooks]
 
 
 def _tensors(entries: Iterable[Entry]) -> tuple[int, ...]:

@@ -202,10 +202,10 @@ class Offload(Store):
             raise _not_differentiable(self._calls.name(unit))
         return True
 
-    def fill(self, plan: Plan, args: tuple[Any, ...]) -> None:
+    def fill(self, plan: Plan, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
         """Fetches a unit's weights, prefetches the next units, and displaces the weights during a probe."""
         unit = plan.unit
-        self.visited.update(map(id, plan.swap.own))
+        self.visited.update(id(p) for *_, p in plan.own)
         if plan.work is not None and self._stale(plan):
             self.discard(plan)
         if plan.work is None:
@@ -221,6 +221,7 @@ class Offload(Store):
         self._raise_failed()
         if self.mover is not None:
             self.mover.displace(plan)
+        return plan.memory
 
     def view_stays(self, unit: str) -> Exception:
         """As `Store.view_stays`; backpropagation keeps views, too."""

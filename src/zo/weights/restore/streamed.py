@@ -35,7 +35,7 @@ from zo.weights.patching import (
 )
 from zo.weights.restore.base import RestoreError, RestorePolicy
 from zo.weights.tensors import TrainableTensors
-from zo.weights.units import Plan, Store, Unit, UnitCalls
+from zo.weights.units import Batch, Plan, Store, Unit, UnitCalls
 from zo.weights.updates import ParameterUpdate, add_rows_, add_to_all_, shared_move, table_of
 
 SMALL_TABLE = 2**15
@@ -140,40 +140,34 @@ class Streamed(RestorePolicy, Store):
         """As `Store.swaps`; not at θ."""
         return bool(self._terms)
 
-    def fill(self, plan: Plan, args: tuple[Any, ...]) -> None:
+    def fill(self, plan: Plan, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
         """Writes a unit's displaced weights, and those of the next units as long as they are small."""
-        if plan.ready:
-            return
         with self.space.stopwatch.running("weights", 0):
             if plan.unit.looks_up and plan.memory[0].numel() > SMALL_TABLE:
                 plan.rows = looked_up(plan.unit.module, args)
             if plan.rows is not None:
                 self._displace(plan.memory, [self.local[plan.tensors[0]]], plan.tensors, plan.rows)
-                return
-            ahead = self._calls.extend(plan.unit, AHEAD - plan.unit.bytes, rows=False)
-            plans = [plan, *ahead]
+                return plan.memory
+            batch = self._calls.batch(plan, AHEAD - plan.unit.bytes)
             if self._move is not None:
-                if plan.group is None or plan.group[0] != plans:
-                    plan.group = plans, self._table_of(plans)
-                plan.group[1].add_(self._move)
+                batch.table = batch.table or self._table_of(batch)
+                batch.table.add_(self._move)
+            elif self._program is not None:
+                self._program.run(batch.tensors, batch.memory)
             else:
-                tensors = [i for of in plans for i in of.tensors]
-                memory = [t for of in plans for t in of.memory]
-                if self._program is not None:
-                    self._program.run(tensors, memory)
-                else:
-                    self._displace(memory, [self.local[i] for i in tensors], tensors, None)
-            for of in plans:
+                thetas = [self.local[i] for i in batch.tensors]
+                self._displace(batch.memory, thetas, batch.tensors, None)
+            for of in batch.plans:
                 of.ready = True
+            return batch.memory
 
     @torch.inference_mode(False)  # as the plans' memory
-    def _table_of(self, plans: Sequence[Plan]) -> TensorTable:
-        """Returns the table of passes that write plans' memory."""
-        tensors = [i for plan in plans for i in plan.tensors]
-        memory, thetas = [t for of in plans for t in of.memory], [self.local[i] for i in tensors]
-        table = table_of(self.space.engine, memory, thetas, tensors)
+    def _table_of(self, batch: Batch) -> TensorTable:
+        """Prepares passes that write a batch's memory."""
+        thetas = [self.local[i] for i in batch.tensors]
+        table = table_of(self.space.engine, batch.memory, thetas, batch.tensors)
         assert table is not None, "a pass has one"
-        table.fixed = True  # θ keeps its memory, and a plan its own
+        table.private = True  # and θ keeps its memory
         return table
 
     def view_stays(self, unit: str) -> Exception:
