@@ -321,6 +321,37 @@ def test_frames_that_stay_alive_refuse_nothing(monkeypatch):
     assert torch.equal(found, expected)
 
 
+def test_a_weight_that_stays_is_found_also_where_a_frame_had_kept_one_before():
+    """The frame ends when the layer begins to keep its weight: there are as many references as before."""
+    errors, kept = [], []
+
+    class Layer(nn.Linear):
+        does = "compute"
+
+        def forward(self, x: Tensor) -> Tensor:
+            weight = self.weight
+            if self.does == "fail":
+                raise ArithmeticError
+            if self.does == "keep":
+                errors.clear()
+                kept.append(weight)
+            return super().forward(x)
+
+    model = nn.Sequential(Layer(5, 5), nn.Linear(5, 5), nn.Linear(5, 5))
+    a, _, c = model
+    points = [("compute", model)] * 2 + [("fail", a)] + [("compute", nn.Sequential(a, c))] * 2
+    with torch.no_grad(), ParameterSpace.of(model, "streamed").policy.excursion() as probe:
+        for a.does, call in points:
+            probe.to([(0.5, Z[0])])
+            try:
+                call(torch.ones(5))
+            except ArithmeticError as error:
+                errors.append(error)
+        a.does = "keep"
+        with pytest.raises(RestoreError, match="keeps a view"):
+            model(torch.ones(5))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [False, True])
 def test_a_compiled_model_is_displaced_as_it_is_uncompiled(part):

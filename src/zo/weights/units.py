@@ -39,7 +39,7 @@ VERSIONS = count(2**31)
 Entry: TypeAlias = "tuple[dict[str, Any], str, Any, int]"
 """A parameter that is swapped: the dictionary that it is in, its name there, itself, and its tensor's position."""
 
-Lent: TypeAlias = "list[list[tuple[int, int]]]"
+Lent: TypeAlias = "tuple[tuple[tuple[int, int], ...], ...]"
 """First byte and end of each place that each buffer has lent."""
 
 _uses: Any = Tensor._use_count  # type: ignore[attr-defined]
@@ -122,9 +122,8 @@ class Batch:
 
     Attributes:
         plans: The plans.
-        before: What the buffers had lent before those behind the first were made.
-        lent: What they have lent with all.
         following: The unit that was called after each.
+        lent: What the buffers have lent with all of them.
         units: Of the plans.
         tensors: Positions of all tensors.
         memory: Their memory.
@@ -132,9 +131,8 @@ class Batch:
     """
 
     plans: list[Plan]
-    before: Lent
-    lent: Lent
     following: list[Unit | None]
+    lent: Lent
     table: TensorTable | None = None
 
     def __post_init__(self) -> None:
@@ -158,7 +156,7 @@ class Unit:
         sizes: Bytes that they take in each buffer.
         members: Of a block, the hooks of the other modules.
         usual: What is outside of its call where that swaps, unless somebody else has put something there.
-        plans: Of that, by the first bytes of its places.
+        plans: Of that, by what the buffers have lent with its places.
     """
 
     hook: ReplacedForward
@@ -169,7 +167,7 @@ class Unit:
         self.entries, self.tensors = entries, _tensors(entries)
         self.sizes: list[tuple[Buffer, int]] = []
         self.members: list[ReplacedForward] = []
-        self.plans: dict[tuple[int, ...], Plan] = {}
+        self.plans: dict[Lent, Plan] = {}
 
     @property
     def bytes(self) -> int:
@@ -324,28 +322,23 @@ class UnitCalls:
             yield plan
 
     def batch(self, plan: Plan, most: float) -> Batch:
-        """Returns a plan with those of `extend`, no embeddings; the same ones as before, if nothing has changed."""
-        found, before = plan.batch, self._lent()
-        same = found is not None and found.before == before and not self.ahead
-        if found is not None and same and self._following(found.units) == found.following:
+        """Returns a plan with those of `extend`, no embeddings; those of the last time, if their order is the same."""
+        self.discard_ahead()
+        found = plan.batch
+        if found is not None and [*map(self._after.get, found.units)] == found.following:
             for buffer, taken in zip(self.buffers.values(), found.lent, strict=True):
                 buffer.taken = [*taken]
-            for of in found.plans:
-                of.ready = False
             self.ahead = dict(zip(found.units[1:], found.plans[1:], strict=True))
             return found
         plans = [plan, *self.extend(plan.unit, most, rows=False)]
         for of in [*plans, *(found.plans if found else ())]:
             of.held = None
-        following = self._following(of.unit for of in plans)
-        plan.batch = Batch(plans, before, self._lent(), following)
+        following = [self._after.get(of.unit) for of in plans]
+        plan.batch = Batch(plans, following, self._lent())
         return plan.batch
 
     def _lent(self) -> Lent:
-        return [[*buffer.taken] for buffer in self.buffers.values()]
-
-    def _following(self, units: Iterable[Unit]) -> list[Unit | None]:
-        return [*map(self._after.get, units)]
+        return (*(tuple(buffer.taken) for buffer in self.buffers.values()),)
 
     def discard_ahead(self) -> None:
         """Gives back the memory of units that are not called."""
@@ -358,6 +351,7 @@ class UnitCalls:
         self._give_back(plan)
 
     def _give_back(self, plan: Plan) -> None:
+        plan.ready = False
         for place in plan.places:
             place.buffer.give_back(place)
 
@@ -389,10 +383,10 @@ class UnitCalls:
         tensors = unit.tensors if usual else _tensors(entries)
         sizes = unit.sizes if usual else self._sizes(tensors)
         places = (*(buffer.take(size) for buffer, size in sizes),)
-        at = (*(place.span[0] for place in places),)
+        lent = self._lent()
         kept = usual and all(place.memory is place.buffer.own for place in places)
-        if kept and (found := unit.plans.get(at)) is not None:
-            found.ready, found.rows, found.work = False, None, None
+        if kept and (found := unit.plans.get(lent)) is not None:
+            found.rows = found.work = None
             return found
         memory: dict[int, Tensor] = {}
         for place in places:
@@ -402,7 +396,7 @@ class UnitCalls:
         inside += [(of, name, hook.own_forward) for of, name, hook in own[len(entries) :]]
         made = Plan(unit, tensors, places, (*(memory[i] for i in tensors),), own, inside)
         if kept:
-            unit.plans[at] = made
+            unit.plans[lent] = made
         return made
 
     def _found(self, places: Iterable[tuple[dict[str, Any], str]]) -> list[Entry]:
