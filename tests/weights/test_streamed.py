@@ -218,6 +218,23 @@ def test_small_units_that_followed_one_another_are_displaced_by_one_pass(monkeyp
     assert passes == [2, 2, 2, 6, 6, 4, 2, 4, 6, 4, 6]
 
 
+class Scaled(nn.Module):
+    """Reads its weight after the call of an embedding, which needs memory meanwhile."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.table = nn.Parameter(torch.ones(5)), nn.Embedding(20, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table(x.long().abs()) * self.scale
+
+
+def test_what_a_unit_calls_leaves_its_memory_alone_also_where_that_was_filled_before():
+    model, x = nn.Sequential(nn.Linear(5, 5), Scaled()), torch.randn(4, 5)
+    calls = [model] * 3
+    assert outputs_of(model, "streamed", calls, x) == outputs_of(model, "snapshot", calls, x)
+
+
 def outputs_of(model: nn.Module, restore: str, calls: list, x: Tensor) -> list:
     """What calls return, each at a point of its own."""
     with torch.no_grad(), ParameterSpace.of(model, restore).policy.excursion() as probe:
