@@ -326,6 +326,8 @@ class UnitCalls:
         self.discard_ahead()
         found = plan.batch
         if found is not None and [*map(self._after.get, found.units)] == found.following:
+            for of in found.plans:
+                of.ready = False
             for buffer, taken in zip(self.buffers.values(), found.lent, strict=True):
                 buffer.taken = [*taken]
             self.ahead = dict(zip(found.units[1:], found.plans[1:], strict=True))
@@ -351,7 +353,6 @@ class UnitCalls:
         self._give_back(plan)
 
     def _give_back(self, plan: Plan) -> None:
-        plan.ready = False
         for place in plan.places:
             place.buffer.give_back(place)
 
@@ -386,7 +387,7 @@ class UnitCalls:
         lent = self._lent()
         kept = usual and all(place.memory is place.buffer.own for place in places)
         if kept and (found := unit.plans.get(lent)) is not None:
-            found.rows = found.work = None
+            found.ready, found.rows, found.work = False, None, None
             return found
         memory: dict[int, Tensor] = {}
         for place in places:
