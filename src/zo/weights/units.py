@@ -39,8 +39,11 @@ VERSIONS = count(2**31)
 Entry: TypeAlias = "tuple[dict[str, Any], str, Any, int]"
 """A parameter that is swapped: the dictionary that it is in, its name there, itself, and its tensor's position."""
 
-Lent: TypeAlias = "tuple[tuple[tuple[int, int], ...], ...]"
-"""First byte and end of each place that each buffer has lent."""
+Span: TypeAlias = "tuple[int, int]"
+"""First byte and end of a place in a buffer."""
+
+Lent: TypeAlias = "tuple[tuple[Span, ...], ...]"
+"""All places that each buffer has lent."""
 
 _uses: Any = Tensor._use_count  # type: ignore[attr-defined]
 
@@ -156,7 +159,7 @@ class Unit:
         sizes: Bytes that they take in each buffer.
         members: Of a block, the hooks of the other modules.
         usual: What is outside of its call where that swaps, unless somebody else has put something there.
-        plans: Of that, by what the buffers have lent with its places.
+        plans: Of that, by what the buffers have lent, and which places of that it has.
     """
 
     hook: ReplacedForward
@@ -167,7 +170,7 @@ class Unit:
         self.entries, self.tensors = entries, _tensors(entries)
         self.sizes: list[tuple[Buffer, int]] = []
         self.members: list[ReplacedForward] = []
-        self.plans: dict[Lent, Plan] = {}
+        self.plans: dict[tuple[Lent, tuple[Span, ...]], Plan] = {}
 
     @property
     def bytes(self) -> int:
@@ -384,9 +387,9 @@ class UnitCalls:
         tensors = unit.tensors if usual else _tensors(entries)
         sizes = unit.sizes if usual else self._sizes(tensors)
         places = (*(buffer.take(size) for buffer, size in sizes),)
-        lent = self._lent()
+        at = self._lent(), (*(place.span for place in places),)
         kept = usual and all(place.memory is place.buffer.own for place in places)
-        if kept and (found := unit.plans.get(lent)) is not None:
+        if kept and (found := unit.plans.get(at)) is not None:
             found.ready, found.rows, found.work = False, None, None
             return found
         memory: dict[int, Tensor] = {}
@@ -397,7 +400,7 @@ class UnitCalls:
         inside += [(of, name, hook.own_forward) for of, name, hook in own[len(entries) :]]
         made = Plan(unit, tensors, places, (*(memory[i] for i in tensors),), own, inside)
         if kept:
-            unit.plans[lent] = made
+            unit.plans[at] = made
         return made
 
     def _found(self, places: Iterable[tuple[dict[str, Any], str]]) -> list[Entry]:
