@@ -114,12 +114,10 @@ class Buffer:
 
     @torch.inference_mode(False)  # else passes outside of it could not write the memory
     def _allocate(self, size: int) -> Tensor:
-        on_host = self._device.type == "cpu"
-        made = (
-            host_bytes(size)
-            if on_host
-            else torch.empty(size, dtype=torch.uint8, device=self._device)
-        )
+        if self._device.type == "cpu":
+            made = host_bytes(size)
+        else:
+            made = torch.empty(size, dtype=torch.uint8, device=self._device)
         if self.allocated is not None:
             self.allocated(made)
         return made

@@ -41,8 +41,8 @@ from zo.weights.updates import ParameterUpdate, add_rows_, add_to_all_, shared_m
 SMALL_TABLE = 2**15
 """Values of an embedding that are displaced in less time than some of its rows."""
 
-AHEAD = 2**20
-"""Bytes of units that are displaced by one pass, which waits for Python once; a processor's cache has them."""
+AHEAD = 2**21
+"""Bytes of units that are displaced by one pass, which waits for Python once; a processor's caches have them."""
 
 
 def _read_past(name: str) -> RestoreError:
