@@ -5,6 +5,7 @@ import gc
 import hashlib
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -220,7 +221,9 @@ def test_everybody_who_reads_gets_the_updated_weights(tmp_path):
 def test_a_model_that_was_left_on_disk_trains_in_a_copy(tmp_path, dtype):
     """The files stay as they are, also those of another dtype; a record makes the steps again."""
     model, before = left_on_disk(tmp_path, opt(), dtype)
+    head = model.model.decoder.embed_tokens.weight
     offload = zo.offload(model, "disk", device="cpu", directory=tmp_path / "copy")
+    assert model.model.decoder.embed_tokens.weight is head
     assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
     twin = opt().to(dtype)
     record = tmp_path / "record.bin"
@@ -372,6 +375,27 @@ def test_an_update_that_was_written_in_part_is_never_taken_for_whole(tmp_path, m
     monkeypatch.undo()
     with pytest.raises(OSError, match="No space left"):
         model.state_dict()
+
+
+def test_an_update_that_fails_in_a_transfer_ahead_is_not_applied_once_more(tmp_path):
+    model = opt()
+    offload = zo.offload(model, "disk", device="cpu", directory=tmp_path)
+    with torch.no_grad():
+        for _ in range(2):  # the second finds out what follows the last
+            loss_of(model)
+    tried, begun = [], threading.Event()
+
+    def failing(i: int, _: Tensor) -> None:
+        tried.append(i)
+        begun.set()
+        time.sleep(0.05)
+        raise OSError(28, "No space left on device", "file")
+
+    offload.defer_update(range(len(offload.names)), failing)
+    begun.wait(10)
+    with pytest.raises(OSError, match="No space left"):
+        offload.apply_deferred()
+    assert len(tried) == 1
 
 
 class Keeping(nn.Linear):

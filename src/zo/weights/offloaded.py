@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils import swap_tensors
 
 from zo.weights.patching import GuardedParameter, Guards
 
@@ -27,35 +28,19 @@ class OffloadedParameter(GuardedParameter):
 
     offload: ClassVar[Offload]
 
-    def whole(self) -> Tensor:
-        """Returns the values in the host's memory."""
-        return self.offload.whole(self)
 
-
-def offloaded(
-    by: Offload, model: nn.Module, values: Sequence[tuple[nn.Parameter, Tensor]]
-) -> tuple[list[Any], Guards]:
-    """Replaces the values of a model's parameters, and guards them.
-
-    Returns:
-        The parameters, new objects for those on the meta device, and their guards.
-    """
+def offloaded(by: Offload, values: Sequence[tuple[nn.Parameter, Tensor]]) -> Guards:
+    """Replaces the values of parameters, and guards them; returns the guards."""
     kind = OffloadedParameter.of(by.before_reading)
     kind.offload = by
-    made: dict[nn.Parameter, nn.Parameter] = {}
     for p, of in values:
-        if p.is_meta:
-            made[p] = nn.Parameter(of.data, p.requires_grad)
+        if p.is_meta:  # takes no data of another device
+            swap_tensors(p, nn.Parameter(of, p.requires_grad))
         else:
-            p.data, made[p] = of.data, p
-    for module in model.modules():
-        for name, given in module._parameters.items():
-            if given is not None and given in made:
-                module._parameters[name] = made[given]
-    found = [made[p] for p, _ in values]
-    guards = Guards(found, kind)
+            p.data = of
+    guards = Guards([p for p, _ in values], kind)
     guards.set(True)
-    return found, guards
+    return guards
 
 
 def device_of(computing: nn.Module | Tensor) -> torch.device:

@@ -88,7 +88,7 @@ def part_of(t: Tensor) -> tuple[Tensor, Part | None]:
 def whole(t: Tensor) -> Tensor:
     """Returns the full tensor in memory; all-gathers a DTensor (collective)."""
     if isinstance(t, OffloadedParameter):
-        return t.whole()
+        return t.offload.whole(t)
     if not is_traceable_wrapper_subclass(t):
         return t
     from torch.distributed.tensor import DTensor  # slow to import

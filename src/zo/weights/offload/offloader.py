@@ -12,6 +12,7 @@ embedding fetches only the rows that it looks up, unless a deferred update is mi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from zo.weights.offload.backing_store import BackingStore, copies
 from zo.weights.offload.transfer_stream import TransferStream
 from zo.weights.offloaded import OffloadedParameter, OffloadError, OffloadRefused, offloaded
 from zo.weights.patching import VIEW_STAYS, ReplacedForward, looked_up, parameter_owners
-from zo.weights.scratch import Place, aligned
+from zo.weights.scratch import aligned
 from zo.weights.units import Plan, Store, Unit, UnitCalls
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Offload(Store):
             unless larger units are nested.
         parameters: In the model's order.
         stores: The backing store of each.
+        positions: By their ids, those of the parameters.
         mover: Displaces weights on the device; None without a probe.
         visited: Ids of the parameters that modules have used; the caller empties it.
     """
@@ -62,18 +64,17 @@ class Offload(Store):
         stores: Mapping[nn.Parameter, BackingStore],
         former: Mapping[nn.Parameter, FormerMemory],
         device: torch.device,
-        directory: Path | None,
+        directory: str | Path | None,
     ):
         self.device, self._directory = device, directory
         named = {p: name for name, p in model.named_parameters() if p in stores}
-        self.names = [*named.values()]
+        self.names, self.parameters = [*named.values()], [*named]
         self.stores = [stores[p] for p in named]
-        values = [(p, stores[p].tensor) for p in named]
-        self.parameters, self._guards = offloaded(self, model, values)
-        self._index = {id(p): i for i, p in enumerate(self.parameters)}
-        self._former = {self._index[id(p)]: of for p, of in former.items()}
-        self._begin = [p._version for p in self.parameters]
-        owners = parameter_owners(model, lambda p: self._index.get(id(p)))
+        self.positions = {id(p): i for i, p in enumerate(named)}
+        self._former = {**former}
+        self._guards = offloaded(self, [(p, stores[p].tensor) for p in named])
+        self._begin = [p._version for p in named]
+        owners = parameter_owners(model, lambda p: self.positions.get(id(p)))
         self._calls = UnitCalls(model, owners, self.parameters, self, device)
         units = {frozenset(u.tensors): u.sizes for u in self._calls.units if u.block is None}
         sizes = [size for of in units.values() for _, size in of]  # tied ones are one
@@ -85,8 +86,7 @@ class Offload(Store):
         self.visited: set[int] = set()
         self._deferred: Update | None = None
         self._outdated: set[int] = set()  # tensors without the deferred update
-        self._failed: BaseException | None = None  # of an update that was applied in part
-        self._open = True
+        self._ended: BaseException | None = None  # closed, or an update was applied in part
         self._calls.install()
         self._root = (
             ReplacedForward.of(model, self._call_model).put() if device.type != "cpu" else None
@@ -110,13 +110,14 @@ class Offload(Store):
 
     def apply_deferred(self) -> None:
         """Applies the deferred update to the tensors that were not fetched since."""
-        self._raise_failed()
         if self._outdated:
             self._calls.discard_ahead()  # a transfer that had begun may apply the last of it
         if self._outdated:
+            self._check_open()
             place = self._buffer.take(max(aligned(self.parameters[i]) for i in self._outdated))
-            work = self._transfers.submit(partial(self._update_outdated, place))
-            self._transfers.synchronize(work)
+            for i in sorted(self._outdated):
+                (p,) = place.tensors([self.parameters[i]])
+                self._transfers.wait(self._transfers.submit(partial(self._read_tensor, i, p)))
             self._buffer.give_back(place)
         self._transfers.drain()
 
@@ -127,7 +128,7 @@ class Offload(Store):
         Raises:
             OffloadRefused: If there is no directory, or too little room.
         """
-        wanted = {i: self.parameters[i].dtype for i in indices if not self.stores[i].writable}
+        wanted = [i for i in indices if not self.stores[i].writable]
         if not wanted:
             return
         if self._directory is None:
@@ -135,42 +136,36 @@ class Offload(Store):
                 "directory: must be given, for the copy of the weights that are trained"
             )
         self._calls.discard_ahead()
-        named = {self.names[i]: (self.stores[i], dtype) for i, dtype in wanted.items()}
-        found = copies(self._directory / "trained.safetensors", named)
-        for i, copy in zip(wanted, found, strict=True):
-            self._former.setdefault(i, FormerMemory(self.parameters[i].data))
-            self.stores[i] = copy
-            self.parameters[i].data = copy.tensor
-            self._begin[i] = self.parameters[i]._version
+        named = {self.names[i]: (self.stores[i], self.parameters[i].dtype) for i in wanted}
+        found = copies(Path(self._directory, "trained.safetensors"), named)
+        for i in wanted:
+            p, self.stores[i] = self.parameters[i], found[self.names[i]]
+            self._former.setdefault(p, FormerMemory(p.data))
+            p.data = self.stores[i].tensor
 
     def whole(self, p: OffloadedParameter) -> Tensor:
         """Returns a parameter's values in the host's memory."""
         self.apply_deferred()
         self._calls.discard_ahead()
         self._calls.release()  # where the host computes, the copy needs its memory
-        return self.stores[self._index[id(p)]].whole()
+        return self.stores[self.positions[id(p)]].whole()
 
-    def former(self, p: Tensor) -> Tensor | None:
+    def former(self, p: nn.Parameter) -> Tensor | None:
         """Returns a parameter in the memory that it was in before, if something else keeps that."""
-        found = self._former.get(self._index[id(p)])
+        found = self._former.get(p)
         return None if found is None else found.tensor()
-
-    def position(self, p: Tensor) -> int:
-        """Returns the position of a parameter."""
-        return self._index[id(p)]
 
     def close(self) -> None:
         """Restores the model's own forwards; its weights stay in the host's memory, or memory-mapped."""
-        if self._open:
-            if self._failed is None:
-                self.apply_deferred()
-            self._calls.discard_ahead()
-            if self._root is not None:
-                self._root.take_back()
-            self._calls.remove()
-            self._guards.set(False)
-            self._open = False
-            self._transfers.close()
+        if self._ended is None:
+            self.apply_deferred()
+            self._ended = RuntimeError("the offload is closed; make a new optimizer")
+        self._calls.discard_ahead()
+        if self._root is not None:
+            self._root.take_back()
+        self._calls.remove()
+        self._guards.set(False)
+        self._transfers.close()
 
     def __enter__(self) -> Offload:
         return self
@@ -181,7 +176,7 @@ class Offload(Store):
     def before_reading(self, p: Tensor) -> None:
         """Brings the values up to date, and discards prefetched ones: the reader may write."""
         if self.mover is not None:
-            self.mover.refuse_reader(self._index[id(p)])
+            self.mover.refuse_reader(self.positions[id(p)])
         self._calls.discard_ahead()
         self.apply_deferred()
 
@@ -192,33 +187,20 @@ class Offload(Store):
         return self._root.inner(*args, **kwargs)
 
     def swaps(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """As `Store.swaps`.
-
-        Raises:
-            RuntimeError: If it is called for backpropagation.
-        """
-        inputs = (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
-        if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
-            raise _not_differentiable(self._calls.name(unit))
+        """As `Store.swaps`."""
         return True
 
     def fill(self, plan: Plan, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
         """Fetches a unit's weights, prefetches the next units, and displaces the weights during a probe."""
-        unit = plan.unit
         self.visited.update(id(p) for *_, p in plan.own)
-        if plan.work is not None and self._stale(plan):
+        if plan.work is not None and plan.versions != self._versions(plan):
             self.discard(plan)
-        if plan.work is None:
-            rows = None
-            if unit.looks_up and not self._outdated.intersection(unit.tensors):
-                rows = looked_up(unit.module, args)
-            self._fetch(plan, None if rows is None else torch.unique(rows.cpu()))
-        assert plan.work is not None
+        work = plan.work or self._fetch(plan, args)
         try:
-            self._prefetch(unit)
+            self._prefetch(plan.unit)
         finally:
-            self._transfers.wait(plan.work)
-        self._raise_failed()
+            self._transfers.wait(work)
+        self._check_open()
         if self.mover is not None:
             self.mover.displace(plan)
         return plan.memory
@@ -226,14 +208,29 @@ class Offload(Store):
     def view_stays(self, unit: str) -> Exception:
         """As `Store.view_stays`; backpropagation keeps views, too."""
         if torch.is_grad_enabled():
-            return _not_differentiable(unit)
+            return RuntimeError(
+                f"{unit}: its weights are offloaded and are on the device only during the call, so nothing can be"
+                " backpropagated through it; call the model under torch.no_grad()"
+            )
         return OffloadRefused(f"{unit}{VIEW_STAYS}; its weights cannot be offloaded")
 
-    def _fetch(self, plan: Plan, rows: Tensor | None = None) -> None:
-        """Starts the transfer of a unit's weights, or of these rows, (r,), of an embedding."""
-        plan.versions = [self._checked_version(i) for i in plan.tensors]
-        plan.rows = rows
+    def _fetch(self, plan: Plan, args: tuple[Any, ...] = ()) -> Future[Any]:
+        """Starts the transfer of a unit's weights, of an embedding perhaps only of the rows for some arguments.
+
+        Raises:
+            OffloadError: If a weight was changed that is only read.
+        """
+        plan.versions = self._versions(plan)
+        for i, version in zip(plan.tensors, plan.versions, strict=True):
+            if version != self._begin[i] and not self.stores[i].writable:
+                raise OffloadError(
+                    f"{self.names[i]}: was changed in the model, but is not trained and is read from its file"
+                )
+        outdated = self._outdated.intersection(plan.tensors)
+        rows = None if outdated else looked_up(plan.unit.module, args)
+        plan.rows = None if rows is None else torch.unique(rows.cpu())
         plan.work = self._transfers.submit(partial(self._read, plan))
+        return plan.work
 
     def _read(self, plan: Plan) -> None:
         """Reads weights to the device, and applies the deferred update."""
@@ -256,13 +253,9 @@ class Offload(Store):
             self._deferred(i, p)
             self.stores[i].write(p)
         except BaseException as error:
-            self._failed = error
+            self._ended = error
             raise
         self._outdated.discard(i)
-
-    def _update_outdated(self, place: Place) -> None:
-        for i in sorted(self._outdated):
-            self._read_tensor(i, place.tensors([self.parameters[i]])[0])
 
     def _prefetch(self, unit: Unit | None) -> None:
         """Starts transfers for the units that followed in the last pass, as many as the buffer has room for."""
@@ -277,32 +270,10 @@ class Offload(Store):
                 self._transfers.wait(plan.work)
         plan.work = None
 
-    def _stale(self, plan: Plan) -> bool:
-        """Returns whether a parameter was written since it was fetched."""
-        pairs = zip(plan.tensors, plan.versions, strict=False)
-        return any(self.parameters[i]._version != was for i, was in pairs)
-
-    def _checked_version(self, i: int) -> int:
-        """Returns a parameter's version; raises OffloadError if a read-only one was changed."""
-        version: int = self.parameters[i]._version
-        if version != self._begin[i] and not self.stores[i].writable:
-            raise OffloadError(
-                f"{self.names[i]}: was changed in the model, but is not trained and is read from its file"
-            )
-        return version
+    def _versions(self, plan: Plan) -> list[int]:
+        return [self.parameters[i]._version for i in plan.tensors]
 
     def _check_open(self) -> None:
-        if not self._open:
-            raise RuntimeError("the offload is closed; make a new optimizer")
-
-    def _raise_failed(self) -> None:
-        """Raises the error that interrupted an update: from then on the weights are not θ."""
-        if self._failed is not None:
-            raise self._failed
-
-
-def _not_differentiable(unit: str) -> RuntimeError:
-    return RuntimeError(
-        f"{unit}: its weights are offloaded and are on the device only during the call, so nothing can be"
-        " backpropagated through it; call the model under torch.no_grad()"
-    )
+        """Raises an error if it is closed, or that which interrupted an update: the weights are not θ since then."""
+        if self._ended is not None:
+            raise self._ended

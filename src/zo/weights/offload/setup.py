@@ -12,10 +12,7 @@ from torch import nn
 from zo.weights.aliasing import FormerMemory, storage_key
 from zo.weights.offload.backing_store import (
     NAMES,
-    PIECE,
     BackingStore,
-    Entry,
-    InMemory,
     OnDisk,
     WeightsFile,
     copies,
@@ -75,24 +72,23 @@ def offload(
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise OffloadRefused(f"{path}: is a ScriptModule; its weights cannot be offloaded")
-    for path, p in model.named_parameters():
-        if p.is_inference():
-            raise OffloadRefused(
-                f"{path}: was made under torch.inference_mode; make the model outside of it"
-            )
     files = files_of(model)
     _tie(model, files)
+    _check(model, files)
     _forget_accelerate(model)
     found = {name: p for name, p in model.named_parameters() if p.dtype in NAMES}
-    _check(found, files)
     former = {p: FormerMemory(p.data) for p in found.values() if not p.is_meta}
     if where == "cpu":
         stores = {p: _in_memory(p, files.get(p), device) for p in found.values()}
     else:
-        stores = _on_disk(found, files, Path(str(directory)))
-    _move_others(model, stores, device)
-    place = None if directory is None else Path(directory)
-    return Offload(model, stores, former, device, place)
+        stores = _on_disk(found, files, str(directory))
+    for p in model.parameters():
+        if p not in stores:
+            p.data = p.data.to(device)
+    for module in model.modules():
+        buffers = module.named_buffers(recurse=False, remove_duplicate=False)
+        module._buffers.update({name: buffer.to(device) for name, buffer in buffers})
+    return Offload(model, stores, former, device, directory)
 
 
 def _in_memory(p: nn.Parameter, file: BackingStore | None, device: torch.device) -> BackingStore:
@@ -101,31 +97,40 @@ def _in_memory(p: nn.Parameter, file: BackingStore | None, device: torch.device)
     values.copy_(p.data if file is None else file.whole())
     if not p.is_meta:
         p.data = values
-    return InMemory(values, device)
+    store = BackingStore(values)
+    if device.type == "cuda":
+        store.pin()
+    return store
 
 
 def _on_disk(
-    parameters: Mapping[str, nn.Parameter], files: Mapping[nn.Parameter, OnDisk], directory: Path
+    parameters: Mapping[str, nn.Parameter], files: Mapping[nn.Parameter, OnDisk], directory: str
 ) -> dict[nn.Parameter, BackingStore]:
     """Returns parameters' values in files: where they are, or copies of what is in memory or of another dtype."""
     stores: dict[nn.Parameter, BackingStore] = {}
     wanted: dict[str, tuple[BackingStore, torch.dtype]] = {}
     for name, p in parameters.items():
-        if p in files and files[p].entry.dtype == p.dtype:
+        if p in files and files[p].tensor.dtype == p.dtype:
             stores[p] = files[p]
         else:
-            source = files.get(p) or InMemory(p.data.to("cpu").contiguous(), torch.device("cpu"))
+            source = files.get(p) or BackingStore(p.data.to("cpu").contiguous())
             wanted[name] = source, p.dtype
     if wanted:
-        made = copies(directory / "model.safetensors", wanted)
-        stores |= zip([parameters[name] for name in wanted], made, strict=True)
+        made = copies(Path(directory, "model.safetensors"), wanted)
+        stores |= {parameters[name]: of for name, of in made.items()}
     return stores
 
 
-def _check(parameters: Mapping[str, nn.Parameter], files: Mapping[nn.Parameter, OnDisk]) -> None:
+def _check(model: nn.Module, files: Mapping[nn.Parameter, OnDisk]) -> None:
     """Raises OffloadRefused if a parameter cannot be offloaded; names it."""
     first: dict[Any, str] = {}
-    for name, p in parameters.items():
+    for name, p in model.named_parameters():
+        if p.is_inference():
+            raise OffloadRefused(
+                f"{name}: was made under torch.inference_mode; make the model outside of it"
+            )
+        if p.dtype not in NAMES:
+            continue
         if isinstance(p, OffloadedParameter):
             raise OffloadRefused(f"{name}: is offloaded already")
         if type(p) is not nn.Parameter:
@@ -142,8 +147,7 @@ def _check(parameters: Mapping[str, nn.Parameter], files: Mapping[nn.Parameter, 
 
 def files_of(model: nn.Module) -> dict[nn.Parameter, OnDisk]:
     """Returns the parameters that accelerate has left on disk, and where."""
-    opened: dict[Path, WeightsFile] = {}
-    entries: dict[Path, dict[str, Entry]] = {}
+    opened: dict[Path, dict[str, OnDisk]] = {}
     found: dict[nn.Parameter, OnDisk] = {}
     for module in model.modules():
         loader: Any = getattr(module.__dict__.get("_hf_hook"), "weights_map", None)
@@ -157,14 +161,15 @@ def files_of(model: nn.Module) -> dict[nn.Parameter, OnDisk]:
             within = of.get("weight_name", prefix + name)
             path = Path(of.get("safetensors_file") or f"{loader.save_folder}/{prefix}{name}.dat")
             if path not in opened:
-                opened[path] = WeightsFile(path)
-                in_header = path.suffix == ".safetensors"
-                entries[path] = opened[path].entries() if in_header else {}
-            plain = Entry(p.dtype, tuple(p.shape), 0)  # of a file that accelerate wrote itself
-            entry = entries[path].get(within) if entries[path] else plain
-            if entry is None or entry.shape != tuple(p.shape):
+                file = WeightsFile(path)
+                if path.suffix == ".safetensors":
+                    opened[path] = file.tensors()
+                else:  # accelerate wrote it itself
+                    opened[path] = {within: OnDisk(file, 0, p.dtype, p.shape)}
+            store = opened[path].get(within)
+            if store is None or store.tensor.shape != p.shape:
                 raise OffloadError(f"{path}: has no {within} of the shape {tuple(p.shape)}")
-            found[p] = OnDisk(opened[path], entry)
+            found[p] = store
     return found
 
 
@@ -189,10 +194,9 @@ def _tie(model: nn.Module, files: Mapping[nn.Parameter, OnDisk]) -> None:
 
 def _equal(one: OnDisk, other: OnDisk, dtype: torch.dtype) -> bool:
     """Returns whether two tensors have the same values in a dtype; reads a piece at a time."""
-    count = one.tensor.numel()
-    pieces = ((begin, min(begin + PIECE, count)) for begin in range(0, count, PIECE))
+    pieces = zip(one.pieces(), other.pieces(), strict=True)
     return one.tensor.shape == other.tensor.shape and all(
-        torch.equal(*(of.piece(*piece).to(dtype) for of in (one, other))) for piece in pieces
+        torch.equal(a.to(dtype), b.to(dtype)) for a, b in pieces
     )
 
 
@@ -203,16 +207,3 @@ def _forget_accelerate(model: nn.Module) -> None:
 
         remove_hook_from_module(model, recurse=True)
     model.__dict__.pop("hf_device_map", None)  # peft would dispatch by it
-
-
-def _move_others(
-    model: nn.Module, offloaded: Mapping[nn.Parameter, BackingStore], device: torch.device
-) -> None:
-    """Moves buffers and parameters that are not offloaded to the device."""
-    for module in model.modules():
-        for p in module._parameters.values():
-            if p is not None and p not in offloaded:
-                p.data = p.data.to(device)
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = buffer.to(device)

@@ -71,7 +71,7 @@ class Streamed(RestorePolicy, Store):
         self._offload = offload_of(space.parameters)
         self._offloaded = dict[int, int]()
         if self._offload is not None:
-            self._offloaded = {self._offload.position(p): i for i, p in away.items()}
+            self._offloaded = {self._offload.positions[id(p)]: i for i, p in away.items()}
         here = {i: p for i, p in enumerate(space.parameters) if i not in away}
         owners = _owners_of(model, here, space.names)
         self._calls = UnitCalls(model, owners, self.local, self)
@@ -203,7 +203,7 @@ class Streamed(RestorePolicy, Store):
         if self._offload is None or not isinstance(p, OffloadedParameter):
             return super().entries(i, index)
         self._offload.apply_deferred()
-        return at_least_float32(self._offload.stores[self._offload.position(p)].entries(index))
+        return at_least_float32(self._offload.stores[self._offload.positions[id(p)]].entries(index))
 
     def refuse_reader(self, i: int) -> None:
         """Raises RestoreError if an offloaded tensor is of θ."""
