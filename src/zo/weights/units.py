@@ -181,9 +181,9 @@ class Unit:
 class Store(ABC):
     """Where the values are that units compute with."""
 
-    @abstractmethod
     def swaps(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Returns whether a call of a unit swaps weights."""
+        """Returns whether a call of a unit swaps weights; each does where nothing else is said."""
+        return True
 
     @abstractmethod
     def fill(self, plan: Plan, args: tuple[Any, ...]) -> tuple[Tensor, ...]:

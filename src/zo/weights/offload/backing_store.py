@@ -104,15 +104,14 @@ class WeightsFile:
         Raises:
             OffloadError: If the file cannot be read, or ends before.
         """
-        with self.opened() as file:
-            for begin, out in parts:
-                try:
+        try:
+            with self.opened() as file:
+                for begin, out in parts:
                     file.seek(begin)
-                    count = file.readinto(_bytes_of(out))  # type: ignore[attr-defined]
-                except OSError as error:
-                    raise OffloadError(f"{self.path}: {error.strerror}") from None
-                if count < out.nbytes:
-                    raise OffloadError(f"{self.path}: cut off while its weights were in use")
+                    if file.readinto(_bytes_of(out)) < out.nbytes:  # type: ignore[attr-defined]
+                        raise OffloadError(f"{self.path}: cut off while its weights were in use")
+        except OSError as error:
+            raise OffloadError(f"{self.path}: {error.strerror}") from None
 
     def write(self, begin: int, values: Tensor) -> None:
         """Writes a contiguous tensor of the host from a byte on.
@@ -141,9 +140,8 @@ class WeightsFile:
         return torch.frombuffer(self._mapped, dtype=dtype, count=count, offset=begin).view(shape)
 
 
-def _bytes_of(t: Tensor) -> memoryview:
-    values: Any = t.detach().view(-1).view(torch.uint8).numpy()
-    return memoryview(values)
+def _bytes_of(t: Tensor) -> Any:
+    return t.detach().view(-1).view(torch.uint8).numpy()
 
 
 class BackingStore:

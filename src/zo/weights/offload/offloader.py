@@ -88,9 +88,9 @@ class Offload(Store):
         self._outdated: set[int] = set()  # tensors without the deferred update
         self._ended: BaseException | None = None  # closed, or an update was applied in part
         self._calls.install()
-        self._root = (
-            ReplacedForward.of(model, self._call_model).put() if device.type != "cpu" else None
-        )
+        self._root = ReplacedForward.of(model, self._call_model)
+        if device.type != "cpu":
+            self._root.put()
 
     def defer_update(self, indices: Collection[int], update: Update) -> None:
         """Defers an update of tensors until they are fetched next."""
@@ -161,8 +161,7 @@ class Offload(Store):
             self.apply_deferred()
             self._ended = RuntimeError("the offload is closed; make a new optimizer")
         self._calls.discard_ahead()
-        if self._root is not None:
-            self._root.take_back()
+        self._root.take_back()
         self._calls.remove()
         self._guards.set(False)
         self._transfers.close()
@@ -182,13 +181,8 @@ class Offload(Store):
 
     def _call_model(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the model with its inputs moved to the device."""
-        assert self._root is not None
         args, kwargs = tree_map_only(Tensor, lambda t: t.to(self.device), (args, kwargs))
         return self._root.inner(*args, **kwargs)
-
-    def swaps(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """As `Store.swaps`."""
-        return True
 
     def fill(self, plan: Plan, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
         """Fetches a unit's weights, prefetches the next units, and displaces the weights during a probe."""

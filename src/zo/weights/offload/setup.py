@@ -21,9 +21,6 @@ from zo.weights.offload.offloader import Offload
 from zo.weights.offloaded import OffloadedParameter, OffloadError, OffloadRefused
 from zo.weights.scratch import host_bytes
 
-PLACES = ("cpu", "disk")
-"""Where offloaded weights can be: the host's memory, or files."""
-
 
 @torch.inference_mode(False)  # steps outside of inference mode write the weights
 def offload(
@@ -54,8 +51,8 @@ def offload(
     Raises:
         ValueError: If the model, the device or the disk does not allow that.
     """
-    if where not in PLACES:
-        raise OffloadRefused(f"where={where!r}: must be {' or '.join(PLACES)}")
+    if where not in ("cpu", "disk"):
+        raise OffloadRefused(f"where={where!r}: must be cpu or disk")
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(device)
@@ -185,19 +182,14 @@ def _tie(model: nn.Module, files: Mapping[nn.Parameter, OnDisk]) -> None:
             one, other = found.get(source), found.get(target)
             if one is None or other is None or one not in files or other not in files:
                 continue
-            if _equal(files[one], files[other], one.dtype):
+            pieces = zip(files[one].pieces(), files[other].pieces(), strict=True)
+            if one.shape == other.shape and all(
+                torch.equal(a.to(one.dtype), b.to(one.dtype)) for a, b in pieces
+            ):
                 owner, _, name = target.rpartition(".")
                 setattr(module.get_submodule(owner), name, one)
             else:
                 del tied[target]
-
-
-def _equal(one: OnDisk, other: OnDisk, dtype: torch.dtype) -> bool:
-    """Returns whether two tensors have the same values in a dtype; reads a piece at a time."""
-    pieces = zip(one.pieces(), other.pieces(), strict=True)
-    return one.tensor.shape == other.tensor.shape and all(
-        torch.equal(a.to(dtype), b.to(dtype)) for a, b in pieces
-    )
 
 
 def _forget_accelerate(model: nn.Module) -> None:
