@@ -3,6 +3,7 @@
 import copy
 import gc
 import hashlib
+import json
 import os
 import sys
 import threading
@@ -294,6 +295,19 @@ def test_lora_trains_over_files_that_nobody_copies(tmp_path):
     assert digests(tmp_path) == before
     with pytest.raises(RuntimeError, match="nothing can be backpropagated"):
         loss_of(adapted)
+
+
+def test_a_file_larger_than_all_memory_is_read_where_it_is(tmp_path):
+    path, count = tmp_path / "model.safetensors", os.sysconf("SC_PHYS_PAGES") * 4096
+    described = {"w": {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}}
+    header = json.dumps(described).encode()
+    with path.open("wb") as file:  # sparse: its zeros take no room
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(file.tell() + 4 * count)
+    found = WeightsFile(path).tensors()["w"]
+    found.tensor[-1] = 2.0
+    assert found.tensor[-1] == 2.0
+    assert found.piece(count - 2, count).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("where", ["memory", "disk"])

@@ -6,13 +6,16 @@ Transfers read and write a file by position: a truncated or missing file is an e
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
+import mmap
 import os
 import shutil
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from ctypes import c_int, c_long, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +32,9 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 PIECE = 1 << 23
 """Values that are copied at a time: so many are no part of what the C library keeps of freed memory."""
+
+NO_RESERVE = 0x4000
+"""Linux's MAP_NORESERVE: pages that are only read take no memory of their own."""
 
 
 class WeightsFile:
@@ -133,11 +139,32 @@ class WeightsFile:
         if not count:
             return torch.empty(shape, dtype=dtype, device="cpu")
         if self._mapped is None:
-            size, byte = self._stamp[0], torch.uint8
-            mapped = torch.from_file(str(self.path), self.writable, size, dtype=byte, device="cpu")
-            self._mapped = mapped.numpy()
+            kind = mmap.MAP_SHARED if self.writable else mmap.MAP_PRIVATE | NO_RESERVE
+            with self.opened() as file:
+                self._mapped = _mapped(file.fileno(), self._stamp[0], kind)
         # Each tensor has a storage of its own.
         return torch.frombuffer(self._mapped, dtype=dtype, count=count, offset=begin).view(shape)
+
+
+def _mapped(descriptor: int, size: int, kind: int) -> Any:
+    """Returns the bytes of an open file, memory-mapped.
+
+    Python's own mmap keeps a descriptor, and torch's reserves memory for the whole of a file that is not written.
+
+    Raises:
+        OSError: If the system does not map it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
+    libc.mmap.restype, libc.munmap.argtypes = c_void_p, [c_void_p, c_size_t]
+    address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, kind, descriptor, 0)
+    if address in (None, c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    found = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(
+        found, libc.munmap, address, size
+    ).atexit = False  # tensors may outlive the others
+    return found
 
 
 def _bytes_of(t: Tensor) -> Any:
