@@ -231,7 +231,7 @@ def test_a_model_that_was_left_on_disk_trains_in_a_copy(tmp_path, dtype):
     found = trained(model, record=record)
     assert same(found, trained(twin))
     assert digests(tmp_path) == before
-    kept = "trained" if dtype == torch.float32 else "model"
+    kept = "trained-0" if dtype == torch.float32 else "model"
     assert [path.stem for path in (tmp_path / "copy").iterdir()] == [kept]
     offload.close()
     again = opt().to(dtype)
@@ -347,6 +347,20 @@ def test_the_probe_after_an_interrupt_at_any_line_finds_the_model_as_it_was(tmp_
         assert as_it_was(blocks) == before
 
 
+def test_a_second_optimizer_of_other_weights_leaves_the_copy_of_the_first(tmp_path):
+    on_disk, _ = left_on_disk(tmp_path, opt())
+    zo.offload(on_disk, "disk", device="cpu", directory=tmp_path / "copy")
+    found = []
+    for model in (opt(), on_disk):
+        losses = []
+        for layer in model.model.decoder.layers:
+            model.requires_grad_(False)
+            layer.requires_grad_(True)
+            losses += trained(model)[0]
+        found.append([losses, model.state_dict()])
+    assert same(*found)
+
+
 def removed(path: Path) -> None:
     path.unlink()
 
@@ -366,9 +380,7 @@ def test_a_file_that_is_removed_or_changed_ends_the_step_and_is_named(tmp_path, 
     zo.offload(model, "disk", device="cpu", directory=tmp_path / "copy")
     optimizer = zo.MeZO(model, lr=1e-2, restore="streamed")
     optimizer.step(lambda: loss_of(model))
-    path = tmp_path / "copy" / "trained.safetensors"
-    if of == "base":
-        path = min((tmp_path / "model").glob("*.safetensors"))
+    path = min((tmp_path / ("model" if of == "base" else "copy")).glob("*.safetensors"))
     change(path)
     with pytest.raises(OffloadError, match=f"{path}: (removed|changed|cut off) while"):
         [optimizer.step(lambda: loss_of(model)) for _ in range(2)]

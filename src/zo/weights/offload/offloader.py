@@ -137,7 +137,8 @@ class Offload(Store):
             )
         self._calls.discard_ahead()
         named = {self.names[i]: (self.stores[i], self.parameters[i].dtype) for i in wanted}
-        found = copies(Path(self._directory, "trained.safetensors"), named)
+        name = f"trained-{wanted[0]}.safetensors"  # beside those of other optimizers
+        found = copies(Path(self._directory, name), named)
         for i in wanted:
             p, self.stores[i] = self.parameters[i], found[self.names[i]]
             self._former.setdefault(p, FormerMemory(p.data))

@@ -53,9 +53,7 @@ def offload(
     """
     if where not in ("cpu", "disk"):
         raise OffloadRefused(f"where={where!r}: must be cpu or disk")
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(device)
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and not torch.cuda.is_available():
         raise OffloadRefused(
             f"device={str(device)!r}: PyTorch finds no CUDA device; take device='cpu'"
