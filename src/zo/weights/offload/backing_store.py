@@ -58,7 +58,7 @@ class WeightsFile:
             raise OffloadError(f"{path}: {error.strerror}") from None
 
     def _open(self) -> BinaryIO:
-        return self.path.open("r+b" if self.writable else "rb")
+        return self.path.open("r+b") if self.writable else self.path.open("rb")
 
     def _stamp_of(self, file: BinaryIO) -> tuple[int, ...]:
         found = os.fstat(file.fileno())
