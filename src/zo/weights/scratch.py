@@ -12,11 +12,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
+
+Span: TypeAlias = tuple[int, int]
+"""First byte and end of a place in a buffer."""
 
 ALIGNMENT = 64
 """Bytes: alignment of tensors in scratch memory, as torch's own."""
@@ -49,7 +52,7 @@ class Place(NamedTuple):
 
     buffer: Buffer
     memory: Tensor
-    span: tuple[int, int]
+    span: Span
 
     @torch.inference_mode(False)
     def tensors(self, like: Sequence[Tensor]) -> list[Tensor]:
@@ -81,7 +84,7 @@ class Buffer:
 
     def __init__(self, size: int, device: torch.device):
         self.size, self._device = size, device
-        self.taken: list[tuple[int, int]] = []
+        self.taken: list[Span] = []
         self.own: Tensor | None = None
 
     def free(self, size: int) -> int | None:

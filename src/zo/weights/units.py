@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from zo.noise import TensorTable
 from zo.weights.aliasing import is_alias, storage_key
 from zo.weights.patching import CONTAINERS, ParameterOwners, ReplacedForward, looks_up
-from zo.weights.scratch import Buffer, Place, aligned, in_frames, without_views
+from zo.weights.scratch import Buffer, Place, Span, aligned, in_frames, without_views
 
 VERSIONS = count(2**31)
 """`_version` of the tensors of each filling, unlike θ's: layers may keep what they computed of a weight while it stays.
@@ -39,16 +39,13 @@ VERSIONS = count(2**31)
 Entry: TypeAlias = "tuple[dict[str, Any], str, Any, int]"
 """A parameter that is swapped: the dictionary that it is in, its name there, itself, and its tensor's position."""
 
-Span: TypeAlias = "tuple[int, int]"
-"""First byte and end of a place in a buffer."""
-
 Lent: TypeAlias = "tuple[tuple[Span, ...], ...]"
 """All places that each buffer has lent."""
 
-_uses: Any = Tensor._use_count  # type: ignore[attr-defined]
-
 Slot: TypeAlias = "tuple[dict[str, Any], str, Any]"
 """A module's dictionary, a name in it, and what a call puts there: a parameter, or a forward without our hook."""
+
+_uses: Any = Tensor._use_count  # type: ignore[attr-defined]
 
 
 def in_place(slots: Sequence[Slot]) -> bool:

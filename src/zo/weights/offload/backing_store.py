@@ -161,9 +161,8 @@ def _mapped(descriptor: int, size: int, kind: int) -> Any:
     if address in (None, c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     found = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(
-        found, libc.munmap, address, size
-    ).atexit = False  # tensors may outlive the others
+    unmapping = weakref.finalize(found, libc.munmap, address, size)
+    unmapping.atexit = False  # tensors may outlive the others
     return found
 
 
