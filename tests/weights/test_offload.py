@@ -403,6 +403,26 @@ def test_an_update_that_was_written_in_part_is_never_taken_for_whole(tmp_path, m
         model.state_dict()
 
 
+class Shifted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.shift
+
+
+def test_gradients_pass_layers_that_need_no_weight_for_them_and_no_others(tmp_path):
+    model, x = nn.Sequential(Shifted(), nn.Tanh(), Shifted()), torch.randn(3, 5, requires_grad=True)
+    (expected,) = torch.autograd.grad(model(x).square().sum(), x)
+    zo.offload(model, "disk", device="cpu", directory=tmp_path / "shifted")
+    assert torch.equal(torch.autograd.grad(model(x).square().sum(), x)[0], expected)
+    linear = nn.Sequential(nn.Linear(5, 5))
+    zo.offload(linear, "disk", device="cpu", directory=tmp_path / "linear")
+    with pytest.raises(RuntimeError, match="nothing can be backpropagated"):
+        linear(x)
+
+
 def test_an_update_that_fails_in_a_transfer_ahead_is_not_applied_once_more(tmp_path):
     model = opt()
     offload = zo.offload(model, "disk", device="cpu", directory=tmp_path)
