@@ -28,6 +28,7 @@ from zo.library.arguments import (
     noise_for,
     typed,
 )
+from zo.library.inference import InferenceTrial
 from zo.library.preflight import Preflight, rates_of
 from zo.library.step_context import step_context
 from zo.noise import NOISES, compiling
@@ -175,6 +176,7 @@ class ZerothOrder(_Base):
             whole, space, self._given, self.param_groups, whole is params, check_closure, alone
         )
         self._devices = {t.device.type for t in space.like}
+        self._trial = InferenceTrial(not space.shards)  # gathered parts have versions
         check_processes(space, whole, grouped=group is not None)
         if record is not None:
             self._recorder = Recorder(Path(record), self.method)
@@ -198,7 +200,7 @@ class ZerothOrder(_Base):
             raise RuntimeError("parameter groups are fixed: make a new optimizer")
         super().add_param_group(param_group)
 
-    @torch.no_grad()  # not inference_mode: a model may cache tensors that a later backward pass needs
+    @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float:  # type: ignore[override]
         """Makes one step.
 
@@ -224,7 +226,7 @@ class ZerothOrder(_Base):
                 " torch.distributed.checkpoint.save({'optimizer': optimizer})" * (closure is None)
             )
         compiled, method, space = compiling.seconds, self.method, self.method.params
-        loss = ClosureLoss(closure)
+        loss = ClosureLoss(closure, self._trial)
         rates = self._preflight.check(self.param_groups, loss, method)
         first = False
         if self._preflight.due():

@@ -18,6 +18,7 @@ from torch.nn.utils import parametrize
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zo.distributed.closure import SAME
+from zo.library.inference import has_compiled
 from zo.optim.base import Rates, StepInfo, ZOOptimizer
 from zo.weights.aliasing import storage_key
 from zo.weights.anchor import rounding_notice
@@ -183,9 +184,7 @@ class Preflight:
 
     def _reading(self) -> AbstractContextManager[Reads | None]:
         """Notes which weights a call reads, where that neither compiles a model again nor misses fetched weights."""
-        dynamo: Any = sys.modules.get("torch._dynamo.utils")
-        compiled = dynamo is not None and dynamo.counters["frames"]
-        skips = compiled or self._space.offloaded or self._space.shards or not self.first
+        skips = has_compiled() or self._space.offloaded or self._space.shards or not self.first
         return nullcontext() if skips else Reads()
 
     def _check_unread(self, reads: Reads | None, closure: ClosureLoss, base: float) -> None:

@@ -61,6 +61,7 @@ class ClosureLoss(Loss):
         closure: Returns a number, or a tensor of one. An object may also have methods of `Loss`: `branches`,
             `branch_bytes`, `backward`; and `mean_square`, which returns the mean square of the texts' numbers over all
             calls since it was last called.
+        call: Calls a function that measures losses, and returns what it returns; None just calls it.
 
     Attributes:
         context: Returns a context for each call of the closure.
@@ -70,8 +71,11 @@ class ClosureLoss(Loss):
 
     dtype: Any = None
 
-    def __init__(self, closure: Callable[[], object]):
+    def __init__(
+        self, closure: Callable[[], object], call: Callable[[Callable[[], Any]], Any] | None = None
+    ):
         self.context: Context = nullcontext
+        self._call = call or (lambda measure: measure())
         self._closure: Any = closure
         self.branched, self.rates_texts, self._sized, self._differentiable = (
             hasattr(closure, name)
@@ -81,15 +85,19 @@ class ClosureLoss(Loss):
     def __call__(self) -> float:
         """Returns the loss."""
         with self.context():
-            loss = self._closure()
+            found: float = self._call(self._measure)
+        return found
+
+    def _measure(self) -> float:
+        loss = self._closure()
         self.dtype = getattr(loss, "dtype", None)
         return number(loss)
 
     def branches(self, n: int) -> list[float]:
         """As `Loss.branches`."""
         with self.context():
-            losses = self._closure.branches(n)
-        return [number(loss) for loss in losses]
+            found: list[float] = self._call(lambda: [*map(number, self._closure.branches(n))])
+        return found
 
     def branch_bytes(self, own: bool) -> int:
         """As `Loss.branch_bytes`."""
