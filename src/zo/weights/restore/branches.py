@@ -109,39 +109,55 @@ class BranchedLayers:
     ) -> Forward:
         """A linear layer: adds (x R) Lᵀ, or (x L) Rᵀ if W is transposed; and a bias's displacement."""
         w, kind = self._tensors[weight], self._tensors[weight].device.type
+        own, linear = module._parameters, nn.functional.linear
         direct = not transposed and path not in self._unproven
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
             if direct and len(args) == 1 and not kwargs and _reads_plainly(kind):
-                y = nn.functional.linear(args[0], w, module._parameters["bias"])
-            else:
-                y = self._plain(plain, *args, **kwargs)
+                y = linear(args[0], w, own["bias"])
+                if not self._differ(weight, bias):
+                    return y
+                return self._displaced(y, args[0], weight, bias, False, path)
+            y = self._plain(plain, *args, **kwargs)
             if not self._differ(weight, bias):
                 return y
             (x,) = (*args, *kwargs.values())
             if path in self._unproven:
-                own = self._plain(type(module).forward, module, x)
-                if not (isinstance(y, Tensor) and _equal_but_for_rounding(y, own)):
+                product = self._plain(type(module).forward, module, x)
+                if not (isinstance(y, Tensor) and _equal_but_for_rounding(y, product)):
                     raise _refused(path, module, "has a forward of its own, which computes more")
                 self._unproven.remove(path)
-            x = x if x.dim() > 1 else x[None]
-            first, second = self._right(weight), self._left(weight)
-            if transposed:
-                first, second = second, first
-            shift = None
-            if bias is not None and self.left is not None:
-                shift = self.left[bias][:, None]  # (n, 1, out)
             with uncast(x.device):
-                rows = self._split(x, path).flatten(1, -2).float() @ first.mT  # (n, T, w)
-                if self.right is not None and y.dtype == torch.float32:
-                    return _add_in_place(y, rows, second, shift)
-                if shift is None:
-                    more = rows @ second  # (n, T, out)
-                else:
-                    more = torch.baddbmm(shift, rows, second.expand(len(rows), -1, -1))
-            return y.add_(more.view_as(y))
+                return self._displaced(y, x, weight, bias, transposed, path)
 
         return forward
+
+    def _displaced(
+        self, y: Tensor, x: Tensor, weight: int, bias: int | None, transposed: bool, path: str
+    ) -> Tensor:
+        """Returns y, (…, out), of x, (…, in), and (x R) Lᵀ, or (x L) Rᵀ, and the displacement of a bias, in y."""
+        x = x if x.dim() > 1 else x[None]
+        count = self._branches_of(x, path)
+        first, second = self._right(weight), self._left(weight)
+        if transposed:
+            first, second = second, first
+        x = x if x.dtype == torch.float32 else x.float()
+        if first.dim() == 2:
+            rows = nn.functional.linear(x, first).view(count, -1, len(first))  # (n, T, w)
+        else:
+            rows = x.reshape(count, -1, x.shape[-1]) @ first.mT
+        shift = None
+        if bias is not None and self.left is not None:
+            shift = self.left[bias][:, None]  # (n, 1, out)
+        if self.right is not None and y.dtype == torch.float32:
+            return _add_in_place(y, rows, second, shift)
+        if shift is not None:
+            more = torch.baddbmm(shift, rows, second.expand(count, -1, -1))
+        elif second.dim() == 3:
+            more = torch.bmm(rows, second)  # (n, T, out)
+        else:
+            more = rows @ second
+        return y.add_(more.view(y.shape))
 
     def _lookup(self, module: nn.Module, plain: Forward, weight: int, path: str) -> Forward:
         """An embedding: adds L[ids] Rᵀ."""
@@ -227,12 +243,15 @@ class BranchedLayers:
             self._differ(*own.values())
             if self.left is None:
                 return plain(*args, **kwargs)
-            inputs = [*args, *kwargs.values()]
-            x = inputs[0]
             there = {
                 name: (self._tensors[i] + self.left[i]).to(self._tensors[i].dtype)  # (n, values)
                 for name, i in own.items()
             }
+            if self.count == 1:
+                with self._holding(module, {name: t[0] for name, t in there.items()}):
+                    return plain(*args, **kwargs)
+            inputs = [*args, *kwargs.values()]
+            x = inputs[0]
             simple = len(inputs) == 1 and path not in self._unproven
             if simple and self.right is not None and x.dim() > 2:
                 found = self._at_once(module, plain, self._split(x, path), there)
@@ -335,11 +354,15 @@ class BranchedLayers:
         Raises:
             RestoreError: If the rows cannot be divided equally.
         """
+        parts: Tensor = x.unflatten(0, (self._branches_of(x, path), -1))
+        return parts
+
+    def _branches_of(self, x: Tensor, path: str) -> int:
+        """Returns the number of branches; raises RestoreError if rows of x cannot be divided among them."""
         if x.shape[0] % self.count:
             what = f"{path} has {x.shape[0]} rows, which are not those of {self.count} branches"
             raise RestoreError("factors", what, "snapshot")
-        parts: Tensor = x.unflatten(0, (self.count, -1))
-        return parts
+        return self.count
 
 
 def _reads_plainly(device: str) -> bool:

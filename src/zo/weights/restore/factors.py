@@ -346,10 +346,16 @@ class Factors(RestorePolicy):
         Raises:
             RestoreError: By the forward, where some of the weights are its own and others are not.
         """
-        plain, held = module.forward, [(n, module._parameters[n], i) for n, i in own.items()]
+        plain, now = module.forward, module._parameters
+        held = [(n, now[n], i) for n, i in own.items()]
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            found = [(n, t, i) for n, p, i in held if (t := module._parameters.get(n)) is not p]
+            for name, p, _ in held:
+                if now.get(name) is not p:
+                    break
+            else:
+                return displaced(*args, **kwargs)
+            found = [(n, now.get(n), i) for n, p, i in held if now.get(n) is not p]
             others = [n for n, t, i in found if t is None or not is_alias(t, self._tensors[i])]
             if not others:
                 return displaced(*args, **kwargs)
