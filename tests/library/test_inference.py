@@ -8,6 +8,7 @@ import torch
 import zo
 from tests.support.own_loop import make_model, weights
 from tests.support.quadratic import same
+from zo.library import inference
 
 
 def plain(model, kept):
@@ -46,10 +47,13 @@ def differentiates(model, kept):
         (differentiates, False),
     ],
 )
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("checks", [True, False])
 def test_a_closure_is_called_in_inference_mode_only_if_it_keeps_and_differentiates_nothing(
-    output, inside, checks
+    output, inside, checks, compiled, monkeypatch
 ):
+    monkeypatch.setattr(inference, "has_compiled", lambda: compiled)
+
     def trained(outside):
         model, kept, modes = make_model(), [], []
 
@@ -68,7 +72,7 @@ def test_a_closure_is_called_in_inference_mode_only_if_it_keeps_and_differentiat
         return [*losses, *weights(model)], modes
 
     found, modes = trained(outside=False)
-    assert modes[-2:] == [inside] * 2
+    assert modes[-2:] == [inside and not compiled] * 2
     assert not modes[0]
     assert same(found, trained(outside=True)[0])
 
