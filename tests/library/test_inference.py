@@ -37,6 +37,10 @@ def differentiates(model, kept):
         return out + torch.autograd.grad(out.sum(), x)[0].sum()
 
 
+def differentiates_later(model, kept):
+    return (differentiates if model.step else plain)(model, kept)
+
+
 @pytest.mark.parametrize(
     ("output", "inside"),
     [
@@ -45,6 +49,7 @@ def differentiates(model, kept):
         (keeps_output, False),
         (collects_garbage, False),
         (differentiates, False),
+        (differentiates_later, False),
     ],
 )
 @pytest.mark.parametrize("compiled", [False, True])
@@ -65,7 +70,9 @@ def test_a_closure_is_called_in_inference_mode_only_if_it_keeps_and_differentiat
             return output(model, kept).square().mean()
 
         optimizer = zo.MeZO(model, 1e-2, eps=1e-2, seed=3, check_closure=checks)
-        losses = [optimizer.step(loss) for _ in range(3)]
+        losses = []
+        for model.step in range(3):
+            losses.append(optimizer.step(loss))
         # what is kept serves a backward pass
         (model(torch.ones(2, 6)).sum() * sum([t.mean() for t in kept], 1.0)).backward()
         assert gc.isenabled()

@@ -21,9 +21,9 @@ class InferenceTrial:
     """Calls a function in inference mode, if a trial shows that it may be.
 
     Inference tensors serve no later backward pass, and no write outside of the mode. So the first call is outside: what
-    a model makes once, and keeps, are ordinary tensors. The second is the trial. If it raises, the function is called
-    once more, outside. There all calls stay after this, after inference tensors that outlive the trial, and where
-    torch.compile has compiled something, which it would do again.
+    a model makes once, and keeps, are ordinary tensors. The second is the trial: if such tensors outlive it, all later
+    calls are outside. So they are after any call that fails inside, which is made once more, and where torch.compile
+    has compiled something, which it would do again.
 
     Args:
         possible: Whether to try it.
@@ -35,35 +35,32 @@ class InferenceTrial:
 
     def __call__(self, function: Callable[[], Result]) -> Result:
         """Calls the function, whose result holds no tensors."""
-        if self._inside:
+        if self._inside is None and self._called and has_compiled():
+            self._inside = False
+        if self._inside is False or not self._called:
+            self._called = True
+            return function()
+        try:
             with torch.inference_mode():
-                return function()
-        if self._inside is None and self._called:
-            return self._try(function)
-        self._called = True
+                return function() if self._inside else self._try(function)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # as torch's refusals are; one of the function's own comes again
+            self._inside = False
         return function()
 
     def _try(self, function: Callable[[], Result]) -> Result:
-        self._inside = False
-        if has_compiled():
-            return function()
         gc.collect(0)
         collects, made = gc.isenabled(), _collections()
         try:
             gc.disable()  # so that the youngest generation is what the call has made
-            with torch.inference_mode():
-                result = function()
+            result = function()
             kept = any(map(_is_inference, gc.get_objects(0)))
             self._inside = not kept and made == _collections()
-            return result
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:  # as torch's refusals are; one of the function's own comes again
-            pass
         finally:
             if collects:
                 gc.enable()
-        return function()
+        return result
 
 
 def _collections() -> int:

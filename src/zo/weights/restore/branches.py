@@ -135,7 +135,7 @@ class BranchedLayers:
     def _displaced(
         self, y: Tensor, x: Tensor, weight: int, bias: int | None, transposed: bool, path: str
     ) -> Tensor:
-        """Returns y, (…, out), of x, (…, in), and (x R) Lᵀ, or (x L) Rᵀ, and the displacement of a bias, in y."""
+        """Adds to y, (…, out), the displacement for x, (…, in): (x R) Lᵀ, or (x L) Rᵀ, and a bias's own."""
         x = x if x.dim() > 1 else x[None]
         count = self._branches_of(x, path)
         first, second = self._right(weight), self._left(weight)
