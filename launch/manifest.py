@@ -7,6 +7,7 @@
 | `variant` | what else the sweep varies, as {"optimizer.k": 4} |
 | `changed` | keys of `variant` that were typed beside the sweep's file: no cells of the sweep as it stands in conf/ |
 | `arm`, `role`, `equivalence_margin`, `levels` | in a comparison: see zo.config.arms |
+| `chosen` | true in its last stage: a line has one setting, the newest |
 | `inputs` | digests of local data, weights, reward code and edited method code, by key |
 | `settings` | digest of everything else that decides the run's numbers |
 | `command` | makes this cell alone |
@@ -64,6 +65,8 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
     changed = _changed(asked, (*PLAIN, *of_lines)) if asked.sweep else {}
     of_sweep: Cell = {"equivalence_margin": sweeper.equivalence_margin}
     of_sweep |= {"levels": list(sweeper.levels)} if sweeper.levels else {}
+    last = [*(sweeper.stages or {})][-1:]
+    of_sweep |= {"chosen": True} if last and sweeper.stage in (None, *last) else {}
     lines: dict[str, Cell] = {}
     runs: dict[str, RunConfig] = {}
     for cfg, line in asked.cells:

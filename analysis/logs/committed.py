@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.logs import manifests
+from analysis.logs.fragments import ENDED
 from analysis.logs.frames import Frames
 from analysis.logs.history import History
 from analysis.logs.run_file import LogError
@@ -43,17 +44,35 @@ def lines(path: Path) -> list[manifests.Line]:
 
 
 def merge(parts: Sequence[Frames]) -> Frames:
-    """Several frames as one; of a run that two have the first one's counts, and `replaced` says how they differ."""
+    """Several frames as one; of a run that two have ended the first one's counts, and `replaced` says how they differ.
+
+    One that has ended counts before an attempt without an end.
+    """
     replaced = {run_id: how for part in parts for run_id, how in part.replaced.items()}
     for one, other in combinations(parts, 2):
-        for run_id in sorted({*one.runs["run_id"]} & {*other.runs["run_id"]}):
+        for run_id in sorted(_ended(one) & _ended(other)):
             replaced[run_id] = _difference(run_id, one, other)
-    runs = pd.concat([part.runs for part in parts], ignore_index=True)
-    runs = runs.drop_duplicates("run_id").sort_values("run_id", ignore_index=True)
-    rows = {run_id: own for part in reversed(parts) for run_id, own in part.history.rows.items()}
+    of: dict[str, Frames] = {}  # run id -> the part that counts
+    for known in (lambda part: part.runs["run_id"], _ended):
+        for part in reversed(parts):
+            of |= dict.fromkeys(known(part), part)
+    counted = [
+        part.runs.loc[[of[run_id] is part for run_id in part.runs["run_id"]]] for part in parts
+    ]
+    runs = pd.concat(counted, ignore_index=True).sort_values("run_id", ignore_index=True)
+    rows = {
+        run_id: own
+        for part in parts
+        for run_id, own in part.history.rows.items()
+        if of.get(run_id, part) is part
+    }
     unidentified = tuple(path for part in parts for path in part.unidentified)
     lines = [line for part in parts for line in part.lines]
     return Frames(runs, History(rows), unidentified, lines, replaced)
+
+
+def _ended(part: Frames) -> set[str]:
+    return {*part.runs.loc[part.runs["status"].isin(ENDED), "run_id"]}
 
 
 def _difference(run_id: str, now: Frames, before: Frames) -> str:

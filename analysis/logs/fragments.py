@@ -23,6 +23,8 @@ VERSION = 4
 """Raised when a kept fragment means something else than before; others are then read anew."""
 
 METADATA = b"fragment"
+ENDED = ("finished", "collapsed")
+"""Statuses of a run that has its result."""
 
 
 @dataclass
@@ -56,7 +58,7 @@ class Fragment:
 def status_of(summary: Mapping[str, Any]) -> str:
     """`finished` and `collapsed` as the run says itself, else `unfinished`."""
     status = summary.get("run/status")
-    return status if status in ("finished", "collapsed") else "unfinished"
+    return status if status in ENDED else "unfinished"
 
 
 def read_changed(

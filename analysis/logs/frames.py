@@ -39,7 +39,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.logs import manifests
-from analysis.logs.fragments import Fragment, status_of
+from analysis.logs.fragments import ENDED, Fragment, status_of
 from analysis.logs.history import History, row_count
 from analysis.logs.manifests import Line
 from analysis.logs.run_file import LogError
@@ -57,12 +57,17 @@ NO_VARIANT = (
 )
 """Configuration that decides no number, or has a column of its own; with what lies below it."""
 
-FORWARDS, EVALUATION = "train/forwards", "eval/val_accuracy"
+FORWARDS, EVALUATION, LOSS = "train/forwards", "eval/val_accuracy", "eval/val_loss"
+MEASURES = ("accuracy", "exact_match", "f1", "rouge_l", "perplexity", "reward", "measure")
+"""What a task may be measured by, as its run's summary names it; a classification has accuracies alone."""
+MEASURED = (*(f"best/{split}_{measure}" for measure in MEASURES for split in ("val", "test")),)
 RESULT = (
     *("run/status", "run/steps", "run/collapse_step", "best/step"),
-    *("best/val_accuracy", "best/test_accuracy", "best/test_predictions"),
+    *(*MEASURED, "best/test_predictions"),
 )
-"""Summary keys in which two endings of one run differ, if they differ."""
+"""Summary keys in which two endings of one run differ, if they differ; or in the loss, by more than SAME_LOSS."""
+
+SAME_LOSS = 1e-5  # nats
 
 
 @dataclass(frozen=True)
@@ -155,8 +160,8 @@ def merge(fragments: Iterable[Fragment]) -> Frames:
 
 
 def _newest(fragments: Sequence[Fragment]) -> list[Fragment]:
-    """The fragments of a run's newest beginning: one that was made anew has another id at W&B each time."""
-    last = max(fragments, key=lambda fragment: fragment.started).wandb_id
+    """The fragments of a run's newest beginning that ended, or newest: made anew it has another id at W&B each time."""
+    last = max(fragments, key=lambda f: (_ended(f), f.started)).wandb_id
     return [fragment for fragment in fragments if fragment.wandb_id in (last, "")]
 
 
@@ -173,9 +178,15 @@ def _ordered(fragments: Sequence[Fragment]) -> list[Fragment]:
             copies.append(fragment)
         else:
             files.setdefault((fragment.started, Path(fragment.place).parent.name), fragment)
-    if any(status_of(f.summary) != "unfinished" for f in files.values()):
-        return [*copies, *files.values()]
-    return [*files.values(), *copies]
+    ordered = [*files.values()]
+    ends = [i for i, fragment in enumerate(ordered) if _ended(fragment)]
+    if not ends:
+        return [*ordered, *copies]
+    return [*ordered[ends[-1] + 1 :], *copies, *ordered[: ends[-1] + 1]]
+
+
+def _ended(fragment: Fragment) -> bool:
+    return status_of(fragment.summary) in ENDED
 
 
 def _attempts(fragment: Fragment) -> int:
@@ -229,9 +240,11 @@ def _forwards_to(step: float | None, rows: pd.DataFrame) -> float | None:
 
 def _duplicates(fragments: Sequence[Fragment]) -> int:
     """How often the run ended, if not always with the same result."""
-    ended = [fragment for fragment in fragments if status_of(fragment.summary) != "unfinished"]
+    ended = [fragment for fragment in fragments if _ended(fragment)]
     results = {tuple(str(f.summary.get(key)) for key in RESULT) for f in ended}
-    return len(ended) if len(results) > 1 else 0
+    losses = [float(f.summary[LOSS]) for f in ended if isinstance(f.summary.get(LOSS), int | float)]
+    apart = bool(losses) and max(losses) - min(losses) > SAME_LOSS
+    return len(ended) if len(results) > 1 or apart else 0
 
 
 def _runs_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:

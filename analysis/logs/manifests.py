@@ -2,8 +2,9 @@
 
 One frame, a row per cell: the keys of a manifest's line, `variant` and `inputs` as JSON texts, and `current`, False for
 a line that a newer one replaces. Replaced are, of one sweep, lines of other data than the newest of the same model,
-task and precision, lines of other code or settings than the newest of the same method and variant, and all but the
-newest line of a cell, or of a run that two lines name: each run is one cell of a sweep.
+task and precision, lines of other code or settings than the newest of the same method and variant, of a comparison's
+last stage those of another setting than the newest that was chosen for the method, and all but the newest line of a
+cell, or of a run that two lines name: each run is one cell of a sweep.
 """
 
 import json
@@ -59,18 +60,23 @@ def complete(lines: Sequence[Line], runs: pd.DataFrame) -> list[Line]:
 def cells(lines: Iterable[Line]) -> pd.DataFrame:
     """The frame of the module."""
     every = sorted(lines, key=lambda line: str(line.get("written", "")))
-    frame = pd.DataFrame([_plain(line) for line in every], columns=[*COLUMNS, "data", "facet"])
+    frame = pd.DataFrame(
+        [_plain(line) for line in every], columns=[*COLUMNS, "data", "facet", "chosen"]
+    )
     frame = frame.astype({"seed": "int64", "steps": "int64", "lr": "float64"})
     if frame.empty:
-        return frame.drop(columns=["data", "facet"]).assign(current=False)
+        return frame.drop(columns=["data", "facet", "chosen"]).assign(current=False)
     facet = ["sweep", "model", "task", "precision", "facet"]
     frame["own"] = frame["settings"] + frame["inputs"]
+    frame["setting"] = frame["variant"] + frame["lr"].astype(str)
     kept = frame[frame["data"] == _last(frame, facet, "data")]
     kept = kept[kept["own"] == _last(kept, CELL[:-2], "own")]
     kept = kept[(kept["line"] == "") | (kept["changed"] == _last(kept, ["sweep"], "changed"))]
+    one = kept["setting"] == _last(kept, ["sweep", "line"], "setting")
+    kept = kept[one | (kept["chosen"] != True)]  # noqa: E712
     kept = kept.drop_duplicates(CELL, keep="last").drop_duplicates(["sweep", "run_id"], keep="last")
     frame = frame.assign(current=frame.index.isin(kept.index))
-    return frame.drop(columns=["data", "facet", "own"])
+    return frame.drop(columns=["data", "facet", "chosen", "own", "setting"])
 
 
 def _last(frame: pd.DataFrame, keys: Sequence[str], column: str) -> pd.Series:

@@ -35,11 +35,17 @@ from analysis.select.comparison import (
 from analysis.select.provenance import foot
 
 SETTINGS = Path(__file__).parents[2] / "results" / "settings"
-LOSS, REWARD = (
-    ("Validation loss (nats)", "nats"),
-    ("Minus the validation reward", "minus the reward"),
-)
-"""What a line loses, and its unit."""
+LOSS = "Validation loss (nats)", "nats"
+"""What a line loses, and its unit, unless a task's own measure is improved."""
+
+IMPROVED = {
+    "reward": "reward",
+    "exact_match": "exact match",
+    "f1": "F1",
+    "rouge_l": "ROUGE-L",
+    "measure": "measure",
+}
+"""Measures of which minus the value is what a line loses, in words."""
 
 REPORTED = (
     "{} at shares of the budget: means over the reporting seeds ± 95 % CI half-width. The test column is of the step "
@@ -59,7 +65,7 @@ UNCONFIRMED = "; reached at the end, not confirmed: {}"
 TUNED = "Loss: {} {}, a mean over the tuning seeds. Compared are the settings of most seeds."
 EDGE = "{} has the smallest or largest value tried: a better one may lie beyond"
 TIED = "of another {} the tuning runs lose as much, within 0.00002"
-FEWER = "fewer seeds than {}: the difference and its interval are of these alone"
+FEWER = "the difference and its interval are of {:.0f} seeds that {} has, too"
 UNTUNED: dict[str, Any] = {"role": OTHER, "setting": "{}", "collapsed": 0, "tried": 0, "passes": 0}
 UNTUNED |= dict.fromkeys(("edge", "tie", "verdict", "run_ids"), "")
 """What a line of no run has beside its scores."""
@@ -77,7 +83,8 @@ def comparison(
     title = f"{sweep}: {names[0]} on {names[1]}, {first['precision']}"
     mine = frames.runs[frames.runs["run_id"].isin(runs["run_id"])]
     rewarded = bool(runs["val_reward"].notna().any())
-    what = REWARD if rewarded else LOSS
+    improved = [IMPROVED[measure] for measure in runs["measure"].unique() if measure in IMPROVED]
+    what = (f"Minus the validation {improved[0]}", f"minus the {improved[0]}") if improved else LOSS
     below = [foot(f"{len(mine)} runs", mine), *notes(cells, frames)]
     tunes = (cells.groupby("line")["lr"].nunique() > 1).any()
     counts, why = ended_frame(cells)
@@ -93,7 +100,8 @@ def comparison(
     chosen = _chosen(sweep)
     frame = lines_frame(runs, cells)
     for key, missing in (("edge", ""), ("tie", ""), ("tried", 0)):
-        frame[key] = [chosen.get(line, {}).get(key, missing) for line in frame["line"]]
+        places = zip(frame["line"], frame["setting"], strict=True)
+        frame[key] = [chosen.get(place, {}).get(key, missing) for place in places]
     for base in frame[frame["role"] == BASE].to_dict("records"):
         if "lr" in base["edge"].split(", "):
             said_of = OF_BASE.format(line_label(base["line"]))
@@ -104,7 +112,8 @@ def comparison(
         frame = pd.concat([frame, pd.DataFrame([own | UNTUNED])], ignore_index=True)
     if frame["macro_f1"].isna().all():
         frame = frame.drop(columns=["macro_f1", "macro_f1_half"])
-    said = [sentence.format(what[0], "reward" if rewarded else "accuracy") for sentence in REPORTED]
+    measure = improved[0] if improved else "accuracy"
+    said = [sentence.format(what[0], measure) for sentence in REPORTED]
     test, levels = "test, exact %" if rewarded else "test %", levels_of(cells)
     lacking = [f"{share:g} %" for share, key in SHARED.items() if key not in evaluated(frame)]
     lacking += ["passes to a loss"] * (not levels)
@@ -127,12 +136,12 @@ def write_comparison(
 
 
 def _chosen(sweep: str) -> dict[Any, dict[Any, Any]]:
-    """What is written of each line's chosen setting."""
+    """What is written of each line's chosen setting: (line, setting) -> columns."""
     path = SETTINGS / f"{sweep}.csv"
     if not path.is_file():
         return {}
     found = pd.read_csv(path, comment="#", keep_default_na=False)
-    return found.drop_duplicates("line").set_index("line").to_dict("index")
+    return found.set_index(["line", "setting"]).to_dict("index")
 
 
 def _setting(row: Row) -> Cell:
@@ -212,7 +221,10 @@ def _table(
             str(row["seeds"]),
             float(row["seeds"]),
             notes=(f"{row['collapsed']} collapsed",) * bool(row["collapsed"])
-            + (FEWER.format(base),) * bool(row["passes"] and row["seeds"] < most),
+            + (FEWER.format(row["pairs"], base),)
+            * bool(
+                row["passes"] and row["role"] != BASE and row["pairs"] < max(most, row["seeds"])
+            ),
         ),
         **{f"passes to {level:g}": _to_level(i) for i, level in enumerate(levels)},
         "ms a pass": ("pass_ms", ".1f"),

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.logs import committed, manifests
-from analysis.logs.frames import FILE_COLUMNS, Frames, plain
+from analysis.logs.fragments import ENDED
+from analysis.logs.frames import FILE_COLUMNS, MEASURED, Frames, plain
 from analysis.logs.history import EVALUATED
 from analysis.logs.run_file import LogError
 from analysis.report.table import Table, latex, markdown
@@ -63,12 +64,12 @@ def write_record(frames: Frames, sweeps: Sequence[str], directory: Path) -> list
     """Write the ended runs of some sweeps, what the tables need of them, their evaluations and cells; the paths."""
     cells, path = frames.cells_of(sweeps), directory / "runs.parquet"
     runs = frames.runs[frames.runs["run_id"].isin(cells["run_id"])]
-    there = runs["status"].isin(["finished", "collapsed"])
+    there = runs["status"].isin(ENDED)
     if not there.any():
         raise LogError(f"no run of {' or '.join(sweeps)} has ended")
     failed = runs.get("failed", pd.Series(False, runs.index)) == 1
     runs = runs[there | failed].reset_index(drop=True)
-    wanted = [*FILE_COLUMNS, *TAKEN.values(), *OF_MACHINE]
+    wanted = [*FILE_COLUMNS, *TAKEN.values(), *MEASURED, *OF_MACHINE]
     runs = runs[[key for key in dict.fromkeys(wanted) if key in runs and key != LARGE]]
     runs = runs.assign(source=path.name)
     rows = pd.concat([frames.history.one(run_id, EVALUATED) for run_id in runs["run_id"]])

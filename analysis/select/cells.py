@@ -25,15 +25,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.logs.frames import Frames, plain
+from analysis.logs.frames import MEASURES, Frames, plain
 from analysis.paper.names import LABELS, UNTRAINED, ZERO_SHOT, method_order, variant_name
 from zo.differences import in_facet, shortened
 
 ROOT = Path(__file__).parents[2]
 STATUSES = ("finished", "collapsed", "unfinished", "missing", "duplicated", "incomplete")
 MAJORITY = "majority"
-MEASURES = ("accuracy", "exact_match", "f1", "rouge_l", "perplexity", "reward", "measure")
-"""What a task may be measured by, as its run's summary names it; a classification has accuracies alone."""
 OF_UNIT = ("perplexity", "reward", "measure")
 """Measures that are no fractions."""
 LOWER = ("perplexity",)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.logs.fragments import ENDED
 from analysis.logs.frames import Frames
 from analysis.logs.history import EVALUATED, evaluations
 from analysis.logs.run_file import LogError
@@ -35,6 +36,8 @@ LOSSES = list(SHARED.values())
 AT_END, AREA = LOSSES[-1], "area"
 TIE = 2e-5  # nats between settings of which neither is called the better one
 BETTER, WORSE, OPEN = "better", "worse", "not decided"
+NO_RUN: dict[str, Any] = {"setting": "{}", "seeds": 0, "collapsed": 0, "passes": 0, "run_ids": ""}
+"""What a line has all of whose runs failed."""
 
 
 def run_losses(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
@@ -45,7 +48,7 @@ def run_losses(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
         log passes; `passes_per_step`, of which a backward pass counts as two; `pass_ms`; and of each of the `levels_of`
         the cells the fields of `Arrival`, with the level's number behind their names.
     """
-    ended = cells[cells["status"].isin(["finished", "collapsed"]) & (cells["line"] != "")]
+    ended = cells[cells["status"].isin(ENDED) & (cells["line"] != "")]
     several = {(run["model"], run["task"], _of_task(run)) for run in ended.to_dict("records")}
     if len(several) > 1:
         named = " and ".join(map(str, sorted(several)[:2]))
@@ -196,22 +199,31 @@ def ended_frame(cells: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 def lines_frame(runs: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     """What the reporting runs say, a row per line: the family by its loss, then the others.
 
+    A line of the family whose runs all failed has a row, and is a test of the family.
+
     Args:
         runs: see `run_losses`.
         cells: of one sweep, whose runs these are.
 
     Returns:
-        `line`, `role`, `setting`, `seeds`, `collapsed` (seeds), `passes` (per step), `pass_ms`, `drift`, `run_ids`; the
+        `line`, `role`, `setting`, `seeds`, `pairs` (those that the base has, too), `collapsed` (seeds), `passes` (per
+        step), `pass_ms`, `drift`, `run_ids`; the
         means of LOSSES, of `test` (%, exact texts if rewards trained), of `macro_f1` (%, of the test) and of `also`
         (reward of `task.also`), each with `_half`, half the width of its 95 % interval; the columns of `decide` for the
         differences from the base; `own` and `own_half`, of another setting's difference from its method's line; and of
         each level the columns of `ratios` and `p_holm`, with the level's number behind their names.
 
     Raises:
-        LogError: If a run has not ended.
+        LogError: If a run has not ended, or a line has several settings.
     """
     if why := ended_frame(cells)[1]:
         raise LogError(why)
+    for line, settings in runs.groupby("line")["setting"].unique().items():
+        if len(settings) > 1:
+            raise LogError(
+                f"{line} has runs of several settings, {' and '.join(sorted(settings))}; remove one's lines from the"
+                f" manifest out/sweeps/{cells['sweep'].iloc[0]}.jsonl"
+            )
     accuracy = runs["test_accuracy"].where(~runs["measure"].isin(OF_UNIT))
     tested = runs["test_exact"].fillna(accuracy)
     f1 = 100 * runs["test_macro_f1"]
@@ -226,10 +238,14 @@ def lines_frame(runs: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
         drift=("drift", "mean"),
         run_ids=("run_id", " ".join),
     )
+    failed = cells[(cells["role"] == FAMILY) & ~cells["line"].isin(runs["line"])]
+    failed = failed.drop_duplicates("line").set_index("line")[["role"]]
+    frame = pd.concat([frame, failed.assign(**NO_RUN)])
     for name in (*LOSSES, "test", "macro_f1", "also"):
         frame = frame.join(_mean(runs, name, name))
     base = "".join(runs.loc[runs["role"] == BASE, "line"].unique())
     from_base = runs.assign(claim="", gap=_gaps(runs, pd.Series(base, runs.index)))
+    from_base = pd.concat([from_base, failed.reset_index().assign(claim="", gap=np.nan)])
     frame = frame.join(
         decide(from_base, float(cells["equivalence_margin"].iloc[0]))
         .drop(columns=["claim", "role"])
@@ -238,18 +254,19 @@ def lines_frame(runs: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     method = runs["line"].str.partition(",")[0].where(runs["line"].str.contains(","), "")
     frame = frame.join(_mean(runs.assign(gap=_gaps(runs, method)), "gap", "own"))
     for i in range(runs.columns.str.fullmatch(r"passes_\d+").sum()):
-        frame = frame.join(_to_level(runs[runs["steps"] > 0], i, base))
+        frame = frame.join(_to_level(runs[runs["steps"] > 0], i, base, failed["role"]))
     by_loss = frame.sort_values(AT_END, kind="stable").reset_index()
     other = by_loss["role"] == OTHER
     return pd.concat([by_loss[~other], by_loss[other]], ignore_index=True)
 
 
-def _to_level(runs: pd.DataFrame, i: int, base: str) -> pd.DataFrame:
-    """`ratios` of one level, their p-values corrected over the family."""
+def _to_level(runs: pd.DataFrame, i: int, base: str, failed: pd.Series) -> pd.DataFrame:
+    """`ratios` of one level, their p-values corrected over the family, with the roles of lines without a run."""
     at = {f"{key}_{i}": key for key in Arrival._fields}
     pairs = runs.assign(seed=runs["seed"].where(_same_examples(runs, base)))
     found = ratios(pairs[["line", "seed", *at]].rename(columns=at), base).drop(columns="seeds")
-    claimed = runs.groupby("line", sort=False)["role"].first() == FAMILY
+    claimed = pd.concat([runs.groupby("line", sort=False)["role"].first(), failed]) == FAMILY
+    found = found.reindex(claimed.index)
     found["p_holm"] = _corrected(found["p_value"].where(claimed), claimed)
     return found.add_suffix(f"_{i}")
 
@@ -268,10 +285,10 @@ def decide(gaps: pd.DataFrame, smallest: float) -> pd.DataFrame:
         smallest: smallest difference of interest.
 
     Returns:
-        `claim`, `line`, `role`, `gap`, `low`, `high` (95 %, Student), `p_value`, `p_holm` (over the family), `verdict`,
-        `holm_half`, half the width of the interval at Holm's level of the line, which has no 0 if a verdict says so;
-        and `minimum_detectable_effect`, the gap that so many seeds of this spread find with a probability of 80 % at
-        the level of Holm's first.
+        `claim`, `line`, `role`, `pairs`, `gap`, `low`, `high` (95 %, Student), `p_value`, `p_holm` (over the family),
+        `verdict`, `holm_half`, half the width of the interval at Holm's level of the line, which has no 0 if a verdict
+        says so; and `minimum_detectable_effect`, the gap that so many seeds of this spread find with a probability of
+        80 % at the level of Holm's first.
     """
     by = ["claim", "line", "role"]
     frame = paired_estimates(gaps["gap"], [gaps[key] for key in by]).reset_index()
@@ -291,8 +308,8 @@ def decide(gaps: pd.DataFrame, smallest: float) -> pd.DataFrame:
     rank = p.groupby(sets).rank(method="first").clip(upper=rejected + 1)
     level = LEVEL / (claimed.groupby(sets).transform("sum") - rank + 1)
     frame["holm_half"] = half_width(frame, level.fillna(LEVEL))
-    frame = frame.rename(columns={"estimate": "gap"})
-    measures = ("gap", "low", "high", "holm_half", "p_value", "p_holm", "verdict")
+    frame = frame.rename(columns={"estimate": "gap", "n": "pairs"})
+    measures = ("pairs", "gap", "low", "high", "holm_half", "p_value", "p_holm", "verdict")
     return frame[[*by, *measures, "minimum_detectable_effect"]]
 
 
@@ -304,8 +321,12 @@ def _mean(runs: pd.DataFrame, key: str, name: str) -> pd.DataFrame:
 
 
 def _gaps(runs: pd.DataFrame, other: pd.Series) -> pd.Series:
-    """Each run's loss minus that of the run of line `other` with the same seed and examples, NaN without one."""
-    gaps = runs[AT_END] - _theirs(runs, other)[AT_END]
+    """Each run's loss minus that of the run of line `other` with the same seed and examples, NaN without one.
+
+    The untrained model has no seed: minus the mean of the other's runs.
+    """
+    means = other.map(runs.groupby("line")[AT_END].mean())
+    gaps = runs[AT_END] - _theirs(runs, other)[AT_END].where(runs["steps"] > 0, means)
     return gaps.where((other != runs["line"]) & _same_examples(runs, other))
 
 

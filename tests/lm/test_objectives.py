@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from rouge_score.rouge_scorer import RougeScorer
 from sklearn.metrics import (
     accuracy_score,
     balanced_accuracy_score,
@@ -121,7 +122,20 @@ def test_measures_are_those_of_squad_and_rouge():
     assert exact_match("The Plot!", "a plot") == exact_match("an  end", "END.") == 1
     assert f1("the red plot", "plot of it") == pytest.approx(2 * 1 / 5)
     assert f1("", "plot") == 0
+    assert (
+        exact_match("The A", "a")
+        == exact_match("", "A")
+        == exact_match(">", "<")
+        == f1("", "the")
+        == 0
+    )
     assert rouge_l("a b d", "a b c d") == pytest.approx(2 * 3 / 7)
+    plain = RougeScorer(["rougeL"], use_stemmer=True)
+    texts = "Running_dogs' 3 PLAYED nicely-done", "a dog runs, plays 3 nice games"
+    assert rouge_l(*texts) == plain.score(*texts)["rougeL"].fmeasure > 0
+    assert rouge_l("хороший фильм", "хороший") == pytest.approx(2 / 3)
+    assert rouge_l("Größe", "Grüße") == 0
+    assert rouge_l("好电影", "电影好") == pytest.approx(2 / 3)
     for name, better in (("perplexity", [True, False, False]), ("f1", [False, False, True])):
         assert [NAMED[name].better(value, 0.5) for value in (0.4, 0.5, 0.6)] == better
 

@@ -136,6 +136,9 @@ def test_all_functions_that_trl_ships_run_unchanged():
     [
         (lambda completions, solution: 0, r"needs the argument solution, and the data have no such column \(there"),
         (lambda completions, prompt: 0, "needs the argument prompt"),
+        (lambda texts, answer: 0, r"takes \(texts, answer\); a function takes \(prompts, texts\), or completions and"),
+        (lambda completion, answer: 0, r"takes \(completion, answer\)"),
+        (lambda p, a: 0, r"takes \(p, a\)"),
         (lambda texts: 0, r"takes \(texts\); a function takes \(prompts, texts\), or completions"),
         (lambda texts, prompts: 0, r"takes \(texts, prompts\); a function takes \(prompts, texts\)"),
         (lambda p, t, answer: 0, r"takes \(p, t, answer\)"),
@@ -201,9 +204,28 @@ def test_a_file_imports_from_its_own_folder(tmp_path, monkeypatch):
 def test_math_verify_compares_with_every_reference():
     pytest.importorskip("math_verify")
     grader = named.grader("math_verify", [], {}, timeout=10)
-    texts = ["the answer is 0.5", r"\boxed{\frac{2}{4}}", "7", "nothing", "3"]
-    references = [["1/2"], ["0.3", r"\frac{1}{2}"], ["8"], ["1"], ["no number"]]
-    assert rate(grader, request(texts, references=references))["values"] == [1, 1, 0, 0, None]
+    texts = [
+        "the answer is 0.5",
+        r"\boxed{\frac{2}{4}}",
+        "7",
+        "nothing",
+        "3",
+        "$(1,2)$",
+        r"$2\pi$",
+        "2",
+    ]
+    references = [
+        ["1/2"],
+        ["0.3", r"\frac{1}{2}"],
+        ["8"],
+        ["1"],
+        ["no number"],
+        ["(1, 2)"],
+        [r"2\pi"],
+        [r"2\pi"],
+    ]
+    expected = [1, 1, 0, 0, None, 1, 1, 0]
+    assert rate(grader, request(texts, references=references))["values"] == expected
 
 
 def test_an_answer_is_what_stands_in_the_last_tags_or_the_whole_text():

@@ -69,6 +69,7 @@ REFUSED = [
     ("x.csv", lines("text,label", *PAIRS, "a, b,1"), {}, r"in line 14: 3\); put texts"),
     ("x.csv", "# made\n" + CSV, {}, r"in line 2: 2\); take lines that begin with # out"),
     ("x.csv", lines(CSV + r'"a \"b\"",1'), {}, r"x\.csv: line 14 has text after a closing quote; .* not a backslash"),
+    ("x.csv", lines(CSV + '"Alien" is great,1'), {}, r"x\.csv: line 14 has text after a closing quote; put the whole"),
     ("x.csv", lines(CSV + '"a,1', "b,1"), {}, r"x\.csv: the quote in line 14 is not closed"),
     ("x.jsonl", lines(*JSONL, '{"prompt": ["a"], "completion": "b"}'), COMPLETION,
         r"task\.prompt: row 12, counted from 0, has a list in prompt, which is no text"),
@@ -130,6 +131,14 @@ REFUSED = [
     ("x.csv", lines("prompt,x,y", "a,b,c"), COMPLETION, r"task\.completion: none of the columns"),
     ("x.jsonl", lines(*[json.dumps({"prompt": "ask", "completion": "yes " * 99})] * 9), COMPLETION,
         r"task\.max_length=64: .* the prompt of row \d+; give at least"),
+    *[("x.jsonl", lines(*[json.dumps({"prompt": "ask", "of": of})] * 9), COMPLETION | {"references": "of"}, said)
+        for of, said in [
+            ({"id": [1], "text": ["yes"]}, r"row \d+ has several parts in of \(id, text\); name one, as of\.text"),
+            ([{"text": "yes"}], r"task\.references: row \d+ has {'text': 'yes'} in of; must be texts"),
+            (["yes", None], r"task\.references: row \d+ has None in of; must be texts"),
+        ]],
+    ("x.jsonl", lines(*[json.dumps({"prompt": "ask", "chosen": "ask yes", "rejected": "ask no"})] * 9),
+        {"kind": "preference"}, r"both answers begin with the prompt, so that it would stand there twice; take it out"),
     ("x.jsonl", CHATS, COMPLETION, r"task\.messages: the model's tokenizer has no chat template"),
     ("x.jsonl", lines(*[json.dumps(chat(("user", "a")))] * 9), CONVERSATION,
         r"task\.messages: row \d+ ends with the role 'user'"),
@@ -209,3 +218,15 @@ def test_a_cache_that_cannot_be_written_is_told_how_to_lie_elsewhere(tmp_path, m
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     with pytest.raises(TaskError, match="set HF_HOME to a directory that can be written"):
         opened(tmp_path)
+
+
+def test_a_directory_with_a_hubs_card_is_read_anew(tmp_path):
+    """The cache of `datasets` does not see that its files have changed."""
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: train.jsonl\n---\n"
+    )
+    for said in ("old", "new"):
+        rows = [json.dumps({"text": f"{said} {i}", "label": "np"[i % 2]}) for i in range(20)]
+        (tmp_path / "train.jsonl").write_text(lines(*rows))
+        task, _ = complete(own(tmp_path, train_size=4))
+        assert load_splits(task).train[0].fields["text"].startswith(said)

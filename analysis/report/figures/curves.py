@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.logs.fragments import ENDED
 from analysis.logs.frames import Frames
 from analysis.logs.history import EVALUATED, History, evaluations
 from analysis.paper.names import (
@@ -250,9 +251,12 @@ def _lines(
 ) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
     """Runs that differ in nothing but the seed, and the mean line over those with a piece of history."""
     for _, runs in rows.groupby(SAME, sort=False, dropna=False):
-        there = [pieces[run_id] for run_id in runs["run_id"] if len(pieces[run_id])]
-        if not there:
+        ended = runs[runs["status"].isin(ENDED)]
+        runs = ended if len(ended) else runs
+        runs = runs[[len(pieces[run_id]) > 0 for run_id in runs["run_id"]]]
+        if runs.empty:
             continue
+        there = [pieces[run_id] for run_id in runs["run_id"]]
         mean, first, ids = mean_over(there, x, y), runs.iloc[0], " ".join(runs["run_id"])
         words = method_label(first["method"])
         words += "" if first["method"] in UNTRAINED else f", lr {first['lr']:g}"

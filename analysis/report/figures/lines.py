@@ -70,10 +70,14 @@ def over_passes(title: str, runs: pd.DataFrame, logged: History) -> list[Figure]
     found = []
     memory = own[own["steps"] > 0].groupby("line")["peak_gib"].mean()
     several = bool(memory.max() > APART * memory.min())
+    unequal = own[own["steps"] > 0].groupby("line").size().nunique() > 1
     for line, its in own.groupby("line", sort=False):
         each = [evaluations(logged.one(run)) for run in its["run_id"]]
-        mean, steps = mean_over(each, "forwards", "accuracy"), its["steps"].max()
+        whole = [one for one, ended in zip(each, its["status"], strict=True) if ended == "finished"]
+        mean, steps = mean_over(whole or each, "forwards", "accuracy"), its["steps"].max()
         label = f"{line_label(str(line))}, test {100 * its['test_accuracy'].mean():.0f} %"
+        label += f", {len(each)} seeds" * (bool(steps) and unequal)
+        label += f", {len(each) - len(whole)} collapsed" * (len(whole) < len(each))
         label += f", {its['peak_gib'].mean():.1f} GiB" * several
         said: dict[str, Any] = {"panel": "", "quantity": "validation accuracy (%)", "axis": PASSES}
         said |= {"series": label, "end": label, "shape": "line" if steps else "level"}

@@ -22,6 +22,9 @@ from typing import Any, NamedTuple
 BY_KEYWORD = ("completions", "completion_ids")
 """Arguments that only functions of TRL's contract have."""
 
+TEXTS = ("text", "texts", "completion", "response", "responses")
+"""Names of what a model has written."""
+
 GIVEN = ("prompts", *BY_KEYWORD, "trainer_state", "log_extra", "log_metric")
 NOT_COLUMNS = ("prompt", "completion", *GIVEN)
 """Columns that are not passed: other arguments have their content."""
@@ -121,11 +124,16 @@ class Function:
                     f"{address} needs the argument {missing[0]}, and the data have no such column (there are: {known});"
                     " rename the column or the argument, or give it a default"
                 )
-        elif parameters and (not _takes_two(parameters) or "prompts" in self._names[1:]):
+        elif parameters and (not _takes_two(parameters) or self._swaps(columns)):
             raise UnusableError(
                 f"{address} takes ({', '.join(self._names)}); a function takes (prompts, texts), or completions and"
                 " names of columns as keywords"
             )
+
+    def _swaps(self, columns: Sequence[str]) -> bool:
+        """Returns whether the names of two arguments say that they are no prompts and texts."""
+        others = {"prompt", "prompts", *columns} - {*TEXTS}
+        return not {*TEXTS}.isdisjoint(self._names[:1]) or not others.isdisjoint(self._names[1:])
 
     def __call__(self, request: Request, log: Log) -> Any:
         """Calls the function and returns its result; awaits it if it is asynchronous."""

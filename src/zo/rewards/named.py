@@ -47,11 +47,18 @@ class MathVerify:
         def read(what: str) -> list[Any]:
             return list(parse(what, parsing_timeout=self._seconds))
 
-        right = [found for reference in references if (found := read(reference))]
+        right = [found for of in references if (found := read(_formula(of)) or read(of))]
         if not right:
             return None
         given = read(text)
         return float(any(verify(one, given, timeout_seconds=self._seconds) for one in right))
+
+
+def _formula(reference: str) -> str:
+    """Returns a reference as LaTeX: math-verify reads a bare formula's numbers alone."""
+    marked = any(mark in reference for mark in ("$", "\\(", "\\[", "\\boxed", "####", "\n"))
+    words = re.search(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}", reference)
+    return reference if marked or words else f"${reference.strip()}$"
 
 
 class ReasoningGym:

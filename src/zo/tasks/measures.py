@@ -61,10 +61,18 @@ def chosen_by(summary: Mapping[str, Any]) -> Measure:
     return next(found, in_summary(summary))
 
 
+UNSPACED = "\u3040-\u30ff\u3400-\u9fff"
+"""Characters of scripts that put no blanks between words, as a regular expression's range."""
+
+
 def normalised(text: str) -> str:
-    """Returns an answer as SQuAD compares it: lower case, without punctuation, articles and repeated blanks."""
-    text = "".join(c for c in text.lower() if c not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+    """Returns an answer as SQuAD compares it: lower case, without punctuation, articles and repeated blanks.
+
+    An answer that is nothing else keeps them: `A` and `>` are no empty texts.
+    """
+    text = text.lower()
+    text = "".join(c for c in text if c not in string.punctuation).strip() or text
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split() or text.split())
 
 
 def exact_match(text: str, reference: str) -> float:
@@ -82,11 +90,25 @@ def f1(text: str, reference: str) -> float:
 
 
 def rouge_l(text: str, reference: str) -> float:
-    """Returns ROUGE-L's F-measure, with Porter's stemmer."""
+    """Returns ROUGE-L's F-measure, with Porter's stemmer; of any alphabet, and of Chinese and Japanese by character."""
     from rouge_score.rouge_scorer import RougeScorer
 
-    scorer = RougeScorer(["rougeL"], use_stemmer=True)
+    scorer = RougeScorer(["rougeL"], tokenizer=_Words())
     return float(scorer.score(reference, text)["rougeL"].fmeasure)
+
+
+class _Words:
+    """rouge-score's own tokenizer, which knows ASCII alone, for letters of every alphabet."""
+
+    def __init__(self) -> None:
+        from nltk.stem.porter import PorterStemmer
+
+        self._stemmer = PorterStemmer()
+
+    def tokenize(self, text: str) -> list[str]:
+        """Returns the stems of a text's words; those of up to three letters stay."""
+        words = re.findall(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+", text.lower())
+        return [self._stemmer.stem(word) if len(word) > 3 else word for word in words]
 
 
 OF_TEXT: dict[str, Callable[[str, str], float]] = {

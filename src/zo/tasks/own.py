@@ -208,6 +208,16 @@ def _preference(task: TaskConfig, rows: Rows) -> TaskConfig:
         before = column + JOINED if asked else ""
         messages, other = (before + of.strip("{}") for of in (chosen, rejected))
         return replace(task, messages=messages, prompt=None, chosen=None, rejected=other)
+    names = [column, name, rejected.strip("{}")]
+    if {*names} <= {*rows.names}:
+        pairs = zip(*(map(shown, rows.values(name)) for name in names), strict=True)
+        if all(
+            asked and one.startswith(asked) and two.startswith(asked) for asked, one, two in pairs
+        ):
+            raise TaskError(
+                f"task.path: in {rows.source} both answers begin with the prompt, so that it would stand there twice;"
+                f" take it out of {chosen} and {rejected}, or take out the column {column}"
+            )
     prompt = given and _template(given)
     return replace(task, prompt=prompt, chosen=_template(chosen), rejected=_template(rejected))
 

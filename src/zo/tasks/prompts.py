@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -216,8 +216,18 @@ def _completion(
 def _references(task: TaskConfig, example: Example) -> list[str]:
     """Returns an example's right answers."""
     found = example.fields[str(task.references)]
-    found = [found] if is_text(found) else list(found or ())
-    if not found:
+    found = [found] if is_text(found) else found or ()
+    if isinstance(found, Mapping):
+        within = next((key for key in found if "text" in key or "answer" in key), next(iter(found)))
+        raise TaskError(
+            f"task.references: row {example.row} has several parts in {task.references} ({', '.join(found)}); name one,"
+            f" as {task.references}.{within}"
+        )
+    if other := [answer for answer in found if not is_text(answer)]:
+        raise TaskError(
+            f"task.references: row {example.row} has {other[0]!r} in {task.references}; must be texts"
+        )
+    if not len(found):
         raise TaskError(f"task.references: row {example.row} has no answer in {task.references}")
     return [shown(answer) for answer in found]
 

@@ -267,6 +267,8 @@ def _of_data_set(task: TaskConfig, split: str | None) -> Any:
     options |= {"name": task.subset, "data_dir": task.data_dir, "revision": task.revision}
     if path == "csv":  # words as NA and null stay text
         options["keep_default_na"] = False
+    if Path(path).exists():  # whose files may have changed since: the cache does not look
+        options["download_mode"] = "force_redownload"
     try:
         with hub.quiet(datasets.logging), hub.patient(path in FORMATS or Path(path).exists()):
             if any((Path(path) / name).exists() for name in SAVED):

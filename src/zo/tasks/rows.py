@@ -172,11 +172,16 @@ def _check_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], file: Path)
     """Raises ValueError if a row repeats the names of the columns, or is the total of the rows above it."""
     header = [plain(name) for name in names]
     above: list[Sequence[Any]] = []
+    words: set[tuple[int, str]] = (
+        set()
+    )  # of totals, by column: one that other rows have is no total's
     for i, cells in enumerate(rows):
         at = f"row {i} of {file}, counted from 0,"
         if len(header) > 1 and all(map(lambda n, of: plain(of) == n, header, cells)):
             raise ValueError(f"{at} repeats the names of the columns; take it out")
-        totals = len(above) >= SUMMED and any(TOTAL.fullmatch(str(of)) for of in cells)
+        found = {(k, str(of)) for k, of in enumerate(cells) if TOTAL.fullmatch(str(of))}
+        totals = len(above) >= SUMMED and not found <= words
+        words |= found
         if totals and any(map(_is_total, cells, zip(*above, strict=True))):
             raise ValueError(f"{at} has the total of the rows above it; take it out")
         above.append(cells)
@@ -355,8 +360,8 @@ def _csv(text: str, file: Path) -> Rows:
     try:
         if delimiter == "\t":
             records = _tsv(body)
-        else:  # strict, since a backslash before a quote is an error: csv has no such escape
-            records = _records(body, delimiter=delimiter, strict='\\"' in body)
+        else:  # strict: text after a closing quote is an error, as of a backslash, which csv has no use for
+            records = _records(body, delimiter=delimiter, strict=True)
     except csv.Error as error:
         raise ValueError(f"{file}: {error}") from None
     rows = [cells for _, cells in records]
@@ -421,7 +426,8 @@ def _records(text: str, **options: Any) -> list[Record]:
     except csv.Error as error:
         if "end of data" not in str(error):
             raise csv.Error(
-                f"line {line} has text after a closing quote; within quotes write two quotes, not a backslash and one"
+                f"line {line} has text after a closing quote; put the whole cell in quotes, and within quotes write two"
+                " quotes for one, not a backslash and one"
             ) from None
         found.append((line, []))
     line, last = found.pop()

@@ -47,6 +47,17 @@ def test_the_newest_line_of_a_cell_counts_and_a_comparison_never_mixes_changed_s
     assert current(*both) == ["b"]
 
 
+def test_a_comparisons_last_stage_has_one_setting_a_line():
+    of = {"arm": "mezo", "chosen": True}
+    old = [line(f"old{s}", 1, seed=s, **of) for s in (1, 2)]
+    new = line("new", 2, seed=1, lr=1e-4, **of)
+    eps = line("eps", 3, seed=1, lr=1e-4, variant={"optimizer.eps": 0.1}, **of)
+    other = line("other", 1, **of | {"arm": "lozo"})
+    assert current(*old, new, other) == ["new", "other"]
+    assert current(*old, new, eps) == ["eps"]
+    assert current(*(one | {"chosen": None} for one in (*old, new))) == ["new", "old1", "old2"]
+
+
 def test_a_run_is_one_cell_of_a_sweep_that_later_commands_extend_by_seeds():
     """The untrained run has no seed: each command names it under its own first one."""
     assert current(*(line("zero", day, seed=day, lr=0.0) for day in (1, 2, 3))) == ["zero"]

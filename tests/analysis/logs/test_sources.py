@@ -62,7 +62,7 @@ def evaluated(runs: str, last: float, accuracy: float = 0.734) -> Frames:
     """Runs of two evaluations, of which the second has this loss, and of this accuracy on the test examples."""
     losses = pd.DataFrame({"step": [1, 2], committed.LOSS: [0.7, last]})
     rows = pd.DataFrame({"run_id": [*runs]}).merge(losses, how="cross")
-    result = {"group": "s", "best/step": 2.0, "best/test_accuracy": accuracy}
+    result = {"group": "s", "status": "finished", "best/step": 2.0, "best/test_accuracy": accuracy}
     frame = pd.DataFrame({"run_id": [*runs]}).assign(**result)
     return Frames(frame, History.of_frame(rows), ())
 
@@ -85,6 +85,16 @@ def test_a_run_that_replaces_a_recorded_one_is_named_where_it_differs(again, sai
     assert note.endswith(said)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_recorded_end_counts_before_an_attempt_without_one(order):
+    begun = evaluated("ab", 0.9)
+    begun.runs["status"] = ["unfinished", "finished"]
+    frames = committed.merge([begun, evaluated("a", 0.5)][::order])
+    assert frames.runs["status"].tolist() == ["finished", "finished"]
+    last = [frames.history.one(run)[committed.LOSS].iloc[-1] for run in "ab"]
+    assert (last, [*frames.replaced]) == ([0.5, 0.9], [])
+
+
 def fragment(place: str, losses: dict[int, float] | None = None, **more: Any) -> Fragment:
     rows = [{"_step": step, "train/loss": loss} for step, loss in (losses or {}).items()]
     known = {"identified": True, "summary": ENDED, "history": history_table(rows)}
@@ -97,6 +107,8 @@ KILLED = replace(HERE, summary={})
 ATTEMPTS = [
     {"config": {"provenance.attempts": [{}] * i}, "started": 100.0 - 60 * i} for i in (1, 2)
 ]
+LOSSES = [{"summary": ENDED | {"eval/val_loss": loss}} for loss in (0.5, 0.51, 0.500001)]
+AGAIN = fragment("run-2/run-r.wandb", {1: 5.0}, summary={"run/status": "failed"}, started=9.0)
 ACCURACIES = [{"summary": ENDED | {"best/test_accuracy": accuracy}} for accuracy in (0.8, 0.9, 0.9)]
 ANEW = [
     {"wandb_id": name, "started": float(i)} for i, name in enumerate(("r", "r-20260131T120000"))
@@ -116,8 +128,15 @@ ANEW = [
             id="several results"),
         pytest.param([fragment(f"run-{i}/run-r.wandb", **ACCURACIES[i]) for i in (1, 2)], [], 2, 0,
             id="the same result twice"),
+        pytest.param([fragment(f"run-{i}/run-r.wandb", **LOSSES[i]) for i in (0, 1)], [], 2, 2,
+            id="several losses"),
+        pytest.param([fragment(f"run-{i}/run-r.wandb", **LOSSES[i]) for i in (0, 2)], [], 2, 0,
+            id="a loss rounded otherwise"),
         pytest.param([fragment("run-2/run-r.wandb", {1: 5.0}, **ANEW[1]), replace(HERE, **ANEW[0])], [5], 1, 0,
             id="made anew, the newest beginning"),
+        pytest.param([AGAIN, HERE], [1, 2], 2, 0, id="an end before a later attempt without one"),
+        pytest.param([replace(AGAIN, wandb_id="r-2"), replace(HERE, wandb_id="r")], [1, 2], 1, 0,
+            id="an end before a new beginning without one"),
     ],
 )  # fmt: skip
 def test_of_several_fragments_of_a_run_the_right_one_counts(fragments, losses, count, duplicates):

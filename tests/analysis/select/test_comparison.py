@@ -169,14 +169,20 @@ def test_a_comparison_says_what_was_measured_and_what_is_missing():
         assert frame["test"].mean() == pytest.approx(100 * exact, abs=5)
 
 
-@pytest.mark.parametrize(("edge", "decided"), [("lr", 0), ("eps", 1), ("", 1)])
+@pytest.mark.parametrize(
+    ("edge", "ran", "decided"),
+    [("lr", "0.001", 0), ("eps", "0.001", 1), ("", "0.001", 1), ("lr", "0.01", 1)],
+)
 def test_nothing_is_decided_against_a_base_whose_rate_is_at_the_edge(
-    edge, decided, tmp_path, monkeypatch
+    edge, ran, decided, tmp_path, monkeypatch
 ):
+    """What is written of another setting than that of the runs says nothing of these."""
     made = cells({"mezo": "base", "bszo": "family"}, rates=(1e-4,), eps=(1e-3,))
     losses = {"mezo": 0.5, "bszo": 0.4}
     frames = made_frames(made, loss=lambda cell: losses.get(cell["line"], 0.7) + cell["seed"] / 1e4)
+    setting = '{"lr": 0.0001, "optimizer.eps": 0.001}'
     rows = pd.DataFrame({"line": ["mezo", "bszo"], "edge": [edge, "lr"], "tie": "", "tried": 9})
+    rows["setting"] = setting.replace("0.001", ran)
     rows.to_csv(tmp_path / "tuned.csv", index=False)
     monkeypatch.setattr(report, "SETTINGS", tmp_path)
     frame, *_ = report.comparison("tuned", fill(made, frames.runs), frames)
@@ -251,6 +257,56 @@ def test_a_line_without_a_p_value_is_a_test_of_its_family():
     rows = [{"line": line, "gap": gap} for line, both in gaps.items() for gap in both]
     found = decide(pd.DataFrame(rows).assign(claim="", role="family"), 0.01).set_index("line")
     assert (found["p_holm"] / found["p_value"]).dropna().round(6).to_dict() == {"bszo": 4, "es": 3}
+
+
+def test_a_line_whose_runs_all_failed_is_a_test_of_its_family_and_pairs_are_counted():
+    """Of two lines one has no run; of MeZO the second seed failed, so that BSZO's third and first are compared."""
+    made = cells({"mezo": "base", "bszo": "family", "lozo": "family"}, rates=(1e-4,), eps=(1e-3,))
+    made["levels"] = "[0.45]"
+    lost = (made["line"] == "lozo") | ((made["line"] == "mezo") & (made["seed"] == 2))
+    losses = {"mezo": 0.5, "bszo": 0.4}
+    frames = made_frames(
+        made,
+        lambda cell: "unfinished" if cell["run_id"] in {*made.loc[lost, "run_id"]} else "finished",
+        loss=lambda cell: losses.get(cell["line"], 0.7) + cell["seed"] ** 2 / 1e3,
+    )
+    frames.runs["failed"] = frames.runs["run_id"].isin(made.loc[lost, "run_id"])
+    filled = fill(made, frames.runs)
+    found = lines_frame(run_losses(filled, frames), filled).set_index("line")
+    assert found["seeds"].to_dict() == {"mezo": 2, "bszo": 3, "lozo": 0, "zero_shot": 1}
+    assert found["pairs"].to_dict() == {"mezo": 0, "bszo": 2, "lozo": 0, "zero_shot": 1}
+    row = found.loc["bszo"]
+    assert row["p_holm"] == pytest.approx(2 * row["p_value"])
+    base = found.loc["mezo", AT_END]
+    assert found.loc["zero_shot", "gap"] == pytest.approx(found.loc["zero_shot", AT_END] - base)
+    _, table, figures = report.comparison("tuned", filled, frames)
+    text = markdown(table)
+    assert "the difference and its interval are of 2 seeds that MeZO has, too" in text
+    assert "| LOZO |  | 0 | 0 |" in text
+    assert figures
+
+
+def test_a_record_keeps_what_a_task_is_measured_by(tmp_path):
+    made = cells({"mezo": "base"}, rates=(1e-4,), eps=(1e-3,))
+    frames = made_frames(made)
+    named = {f"best/{split}_accuracy": f"best/{split}_f1" for split in ("val", "test")}
+    frames = replace(
+        frames, runs=frames.runs.rename(columns=named), lines=[*map(_line, made.to_dict("records"))]
+    )
+    write_record(frames, ["tuned"], tmp_path)
+    kept = committed.read(tmp_path / "runs.parquet")
+    filled = fill(kept.cells_of(["tuned"]), kept.runs)
+    assert filled["measure"].unique().tolist() == ["f1"]
+    assert filled["test_accuracy"].notna().all()
+    _, table, _ = report.comparison("tuned", filled, kept)
+    assert "Minus the validation F1 at shares" in markdown(table)
+
+
+def test_settings_of_a_line_are_not_pooled():
+    made = cells({"mezo": "base", "bszo": "family"}, rates=(1e-4,), eps=(1e-3, 1e-2))
+    filled, frames = ended(made, lambda cell: 0.5)
+    with pytest.raises(LogError, match="bszo has runs of several settings"):
+        lines_frame(run_losses(filled, frames), filled)
 
 
 def test_a_figures_intervals_are_those_of_the_verdicts():
