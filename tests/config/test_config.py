@@ -169,6 +169,7 @@ ADVICE = {
     "model.path=a;b": "model.path=a;b: Hydra cannot read this value; put it in quotes: 'model.path=\"a;b\"'",
     "-m lr=1e-6,": "lr=1e-6,: a value is missing behind the last comma",
     "lr=1e-6,1e-7": "lr=1e-6,1e-7: add -m to run several values",
+    "-m sweep=quickstart,compare": "sweep=quickstart,compare: must be one value for all runs",
     "-m lr=interval(1e-6,1e-3)": "lr: a grid takes values, as lr=1e-6,1e-7, and no interval(...)",
     "-m seed=glob(*)": "seed=glob(*): stands for no value",
     "seed=0..4": "seed=0..4: must be a whole number; several, with -m, are 0,1,2",
@@ -351,6 +352,8 @@ IDS = {
         "seed=1 lr=1 precision.noise=torch batch_size=8 eval_every=7 patience=3",
         "precision=bf16 task.test_size=99",
     ),
+    "steps=0 adapter=prefix": ("batch_size=8", "seed=1 task.test_size=99"),
+    "steps=0 adapter=lora": ("seed=1", "task.test_size=99"),
     "model=opt-1.3b lr=1e-6": ("model.architecture.hidden_size=64", "model.weights=random"),
     "model=opt-1.3b lr=1e-6 model.weights=random": ("", "model.architecture.hidden_size=64"),
     "task=reasoning_gym lr=1 optimizer=mezo task.temperature=1 objective.on_error=0": (
@@ -491,6 +494,30 @@ def test_the_id_holds_the_adapter_and_the_content_of_its_file_and_of_the_models(
         assert id_of(*base, f"{key}={tmp_path / key}") == ids[-1]
     assert len(set(ids)) == 7
     assert id_of(*base, "adapter.dtype=model") == ids[1], "the weights are float32"
+
+
+@pytest.mark.parametrize(
+    ("typed", "changed"),
+    [
+        (
+            "task=classification task.path={at} task.data_dir=sub task.data_files={{train:a.csv}}",
+            "sub/a.csv",
+        ),
+        (
+            "task=classification task.path=csv task.data_files={{train:'{at}/**/a.csv'}}",
+            "sub/deep/a.csv",
+        ),
+        ("task.also={{name:classification,path:{at},data_files:{{train:sub/a.csv}}}}", "sub/a.csv"),
+    ],
+)
+def test_the_id_holds_the_content_of_every_data_file(typed, changed, tmp_path):
+    place = tmp_path / changed
+    place.parent.mkdir(parents=True)
+    ids = []
+    for content in ("text,label\na,0\nb,1\n", "text,label\na,1\nb,0\n"):
+        place.write_text(content)
+        ids.append(id_of("lr=1", *typed.format(at=tmp_path).split()))
+    assert len({*ids}) == 2
 
 
 def test_help_names_every_option_of_every_group():

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import zo
 from tests.support.own_loop import make_model, weights
@@ -37,6 +38,24 @@ def differentiates(model, kept):
         return out + torch.autograd.grad(out.sum(), x)[0].sum()
 
 
+def jacobian(model, kept):
+    """As `torch.autograd.functional`'s, which is 0 in inference mode."""
+    x = torch.ones(2, 6)
+    slope = torch.autograd.functional.jacobian(lambda x: model(x).square().sum(), x)
+    assert slope.any()
+    return model(x) + slope.mean()
+
+
+def tangent(model, kept):
+    with forward_ad.dual_level():
+        out = model(forward_ad.make_dual(torch.ones(2, 6), torch.ones(2, 6)))
+        return torch.add(*forward_ad.unpack_dual(out))
+
+
+def jacobian_later(model, kept):
+    return (jacobian if model.step else plain)(model, kept)
+
+
 def differentiates_later(model, kept):
     return (differentiates if model.step else plain)(model, kept)
 
@@ -50,6 +69,9 @@ def differentiates_later(model, kept):
         (collects_garbage, False),
         (differentiates, False),
         (differentiates_later, False),
+        (jacobian, False),
+        (jacobian_later, False),
+        (tangent, False),
     ],
 )
 @pytest.mark.parametrize("compiled", [False, True])
@@ -100,3 +122,25 @@ def test_an_error_of_the_closure_is_its_own(error):
         optimizer.step(loss)
     assert gc.isenabled()
     assert same(weights(model), weights(make_model()))
+
+
+@pytest.mark.parametrize("restore", ["merged", "snapshot", "streamed"])
+def test_an_error_that_is_not_torchs_refusal_ends_the_step(restore):
+    """As a time limit's, raised by a signal's handler; a second call would hide it. Torch's switch is its own after."""
+    model, calls = make_model(), []
+    switch = torch._C._set_grad_enabled
+
+    def loss():
+        calls.append(torch.is_inference_mode_enabled())
+        if len(calls) == 6:
+            raise RuntimeError("time is up")
+        return model(torch.ones(2, 6)).square().mean()
+
+    optimizer = zo.MeZO(model, 1e-2, restore=restore, check_closure=False)
+    for _ in range(2):
+        optimizer.step(loss)
+    with pytest.raises(RuntimeError, match="time is up"):
+        optimizer.step(loss)
+    assert len(calls) == 6
+    assert calls[-1]
+    assert torch._C._set_grad_enabled is switch

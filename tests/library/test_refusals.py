@@ -2,14 +2,19 @@
 
 import re
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
 
 import zo
-from tests.support.own_loop import X, loss_of, make, make_model
+from tests.support.own_loop import X, loss_of, make, make_model, weights
+from tests.support.quadratic import same
 from tests.support.tiny_models import llama
+from zo.weights import policy_check
+from zo.weights.directions import Gaussian
+from zo.weights.restore import RestoreError
 
 
 def stepped(closure=loss_of, make_model=make_model, **kwargs):
@@ -197,3 +202,60 @@ def test_going_on_with_the_same_seed_is_warned_of_and_starting_again_is_not():
     w.data.fill_(1.0)
     with warnings.catch_warnings(action="error"):
         step(0)
+
+
+@pytest.mark.parametrize("restore", ["merged", "subtract"])
+def test_after_a_pass_that_failed_no_step_is_made_of_other_weights(restore, monkeypatch):
+    """As one for which a GPU had no memory: some weights are displaced, and others are not."""
+    model, own = make_model(), Gaussian.sample
+
+    def sample(self, i, p, rows=None):
+        if i == 2:
+            raise torch.OutOfMemoryError("no memory")
+        return own(self, i, p, rows)
+
+    optimizer = zo.MeZO(model, 1e-2, noise="torch", restore=restore, check_closure=False)
+    optimizer.step(lambda: loss_of(model))
+    monkeypatch.setattr(Gaussian, "sample", sample)
+    with pytest.raises(torch.OutOfMemoryError):
+        optimizer.step(lambda: loss_of(model))
+    monkeypatch.undo()
+    with pytest.raises(
+        RuntimeError, match=r"a pass over the weights failed .*no memory.* are not θ"
+    ):
+        optimizer.step(lambda: loss_of(model))
+
+
+def test_streamed_refuses_what_it_cannot_displace():
+    """Layers of another optimizer's factors, made later, and calls from another thread."""
+    model = make_model()
+    optimizer = zo.MeZO(model, 1e-2, restore="streamed", check_closure=False)
+    other = zo.LOZO(model, 1e-2, restore="factors")
+    with pytest.raises(ValueError, match="another optimizer with restore='factors' moves it"):
+        optimizer.step(lambda: loss_of(model))
+    other.close()
+    optimizer.step(lambda: loss_of(model))
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RestoreError, match="in another thread"):
+        optimizer.step(lambda: pool.submit(loss_of, model).result())
+
+
+@pytest.mark.parametrize("method", ["mezo", "bszo"])
+def test_streamed_displaces_weights_of_double_precision(method):
+    losses = []
+    for restore in ("snapshot", "streamed"):
+        model = make_model(torch.float64)
+        optimizer = make(method, model, restore=restore)
+        losses.append([optimizer.step(lambda model=model: loss_of(model)) for _ in range(3)])
+    assert losses[0] == losses[1]
+
+
+def test_a_check_by_parts_leaves_a_methods_state_alone(monkeypatch):
+    """ConMeZO's momentum, where there is no memory for a copy of all weights."""
+    found = []
+    for room in (1e12, 200.0):
+        monkeypatch.setattr(policy_check, "free_bytes", lambda _, room=room: room)
+        model = make_model()
+        optimizer = make("conmezo", model, seed=3)
+        optimizer.step(lambda model=model: loss_of(model))
+        found.append(weights(model))
+    assert same(*found)

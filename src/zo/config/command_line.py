@@ -323,7 +323,7 @@ def _compose_common(composer: Composer, parsed: Sequence[Override], multirun: bo
         raise ConfigError(_override_problems(composer, words, error)) from None
     if swept and not multirun:
         raise ConfigError([Problem(k, v, "add -m to run several values") for k, v in swept])
-    if wrong := [(k, v) for k, v in swept if k.startswith("hydra")]:
+    if wrong := [(k, v) for k, v in swept if k.startswith("hydra") or k in ("sweep", "stage")]:
         raise ConfigError([Problem(k, v, "must be one value for all runs") for k, v in wrong])
     return cfg
 

@@ -28,7 +28,7 @@ def of_address(address: str) -> str | None:
         return f"{ALGORITHM}:{_of_file(path)}"
     if path.is_dir():
         return of_files(path, visible_files(path))
-    matching = [Path(name) for name in glob.glob(str(path)) if Path(name).is_file()]
+    matching = [Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file()]
     return of_files(path.parent, matching) if matching else None
 
 

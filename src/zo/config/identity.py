@@ -14,6 +14,7 @@ from zo.config.schema import LABEL, identity_settings
 from zo.config.settings import RunConfig
 from zo.differences import ONLY_PROBES
 from zo.lm import source
+from zo.lm.adapters.config import PromptAdapter
 from zo.lm.baselines import reads_train
 from zo.lm.config import ModelError
 from zo.tasks import package_files
@@ -154,19 +155,28 @@ def _addresses(run: RunConfig) -> Iterator[tuple[str, str]]:
     if model.weights == "pretrained" or not model.architecture:
         inside = f"/{model.gguf_file}" if model.gguf_file else ""
         yield "model.path", model.path + inside
-    in_format = task.path in FILE_FORMATS
     if not task.data_files:
         yield "task.path", task.path + (f"/{task.data_dir}" if task.data_dir else "")
     if isinstance(task.also, Mapping):
-        for split, file in (task.also.get("data_files") or {"": task.also["path"]}).items():
-            yield f"task.also.{f'data_files.{split}' if split else 'path'}", file
+        also: Mapping[str, Any] = task.also
+        for split, file in (also.get("data_files") or {"": ""}).items():
+            key = f"task.also.data_files.{split}" if split else "task.also.path"
+            yield key, _within(also.get("path", ""), also.get("data_dir"), file)
     if run.objective.function and run.objective.code():
         yield "objective.file", reward_code.address(run.objective.function)
     if getattr(run.adapter, "path", None):
         yield "adapter.path", run.adapter.path
     for split, file in (task.data_files or {}).items():
-        relative = not (in_format or file.startswith(package_files.PREFIX))
-        yield f"task.data_files.{split}", str(Path(task.path, file)) if relative else file
+        yield f"task.data_files.{split}", _within(task.path, task.data_dir, file)
+
+
+def _within(path: str, data_dir: str | None, file: str) -> str:
+    """Returns the address of a file of a task's path, as `zo.tasks.reading` finds it; of none that of the path."""
+    if not file:
+        return path + (f"/{data_dir}" if data_dir else "")
+    if path in FILE_FORMATS or file.startswith(package_files.PREFIX):
+        return file
+    return str(Path(path, data_dir or "", file))
 
 
 def _normalised(run: RunConfig) -> dict[str, Any]:
@@ -189,7 +199,10 @@ def _normalised(run: RunConfig) -> dict[str, Any]:
     if run.steps == 0:
         plain["precision"] = {k: v for k, v in precision.items() if k not in ONLY_PROBES}
         if not reads_train(run.optimizer):
-            del plain["seed"]
+            sampled = run.task.eval_samples > 1 and run.task.temperature > 0
+            begun = isinstance(run.adapter, PromptAdapter) and run.adapter.path is None  # at random
+            if not (sampled or begun):
+                del plain["seed"]
             plain["optimizer"] = {}
     if run.model.weights == "random" and run.model.architecture:
         del plain["model"]["path"]

@@ -1,14 +1,29 @@
 """Whether a closure is called in torch's inference mode, where operations cost less: a trial decides."""
 
 import gc
+import re
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 Result = TypeVar("Result")
+OF_MODE = re.compile("[Ii]nference|require grad|requires_grad|version.counter")
+"""What torch's refusals in inference mode say."""
+
+SWITCHES: tuple[tuple[Any, str], ...] = (
+    (torch._C, "_set_grad_enabled"),
+    (forward_ad, "enter_dual_level"),
+)
+"""What switches derivatives on."""
+
+_lock = threading.Lock()
+_threads: list[int] = []  # that call a function in inference mode
 
 
 def has_compiled() -> bool:
@@ -22,8 +37,8 @@ class InferenceTrial:
 
     Inference tensors serve no later backward pass, and no write outside of the mode. So the first call is outside: what
     a model makes once, and keeps, are ordinary tensors. The second is the trial: if such tensors outlive it, all later
-    calls are outside. So they are after any call that fails inside, which is made once more, and where torch.compile
-    has compiled something, which it would do again.
+    calls are outside. So they are after any call that asks for derivatives, or that torch refuses inside, which is made
+    once more, and where torch.compile has compiled something, which it would do again.
 
     Args:
         possible: Whether to try it.
@@ -41,11 +56,14 @@ class InferenceTrial:
             self._called = True
             return function()
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), _refusing_derivatives():
                 return function() if self._inside else self._try(function)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:  # as torch's refusals are; one of the function's own comes again
+        except (
+            RuntimeError
+        ) as error:  # of another one a second call might hide what stopped the first
+            known = type(error) is RuntimeError and OF_MODE.search(str(error))
+            if not known and not isinstance(error, DerivativeError):
+                raise
             self._inside = False
         return function()
 
@@ -61,6 +79,39 @@ class InferenceTrial:
             if collects:
                 gc.enable()
         return result
+
+
+class DerivativeError(RuntimeError):
+    """A function asks for derivatives, which inference mode would take for 0 without a word."""
+
+
+@contextmanager
+def _refusing_derivatives() -> Iterator[None]:
+    """In the body, in this thread and in inference mode, to switch on gradients or forward AD is a DerivativeError."""
+    with _lock:
+        if not _threads:
+            for of, name in SWITCHES:
+                setattr(of, name, _guarded(getattr(of, name)))
+        _threads.append(threading.get_ident())
+    try:
+        yield
+    finally:
+        with _lock:
+            _threads.remove(threading.get_ident())
+            if not _threads:
+                for of, name in SWITCHES:
+                    setattr(of, name, getattr(of, name).switch)
+
+
+def _guarded(switch: Callable[..., Any]) -> Callable[..., Any]:
+
+    def guarded(*on: bool) -> Any:
+        if all(on) and threading.get_ident() in _threads and torch.is_inference_mode_enabled():
+            raise DerivativeError
+        return switch(*on)
+
+    guarded.switch = switch  # type: ignore[attr-defined]
+    return guarded
 
 
 def _collections() -> int:

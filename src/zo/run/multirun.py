@@ -66,7 +66,10 @@ class Multirun:
         if stopped is not None:
             ended = len(self.summaries)
             left = f"{ended} ended, {len(self.runs) - ended - len(self.errors)} to go"
-            print(f"stopped; {left}; the same command goes on", file=sys.stderr)
+            command = (
+                "the same command" if self.runs[0].resume else "the command without resume=false"
+            )
+            print(f"stopped; {left}; {command} goes on", file=sys.stderr)
             return int(getattr(stopped, "code", None) or 130)
         return int(bool(self.errors))
 

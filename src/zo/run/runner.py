@@ -112,7 +112,7 @@ def _lead(cfg: RunConfig, directory: Path | None, start: Start) -> Summary:
         _remove_checkpoints(cfg, directory, status)  # a kill may have come before that
         _show(f"{status['run/status']} before: {outcome(status, cfg.patience)}{advice}", directory)
         return status
-    with _held(directory), signals.requests() as requests, _noting(directory, new):
+    with _held(directory), signals.requests() as requests, _noting(directory, new, cfg.resume):
         if not cfg.resume:
             _clear(directory)
             inputs.save(directory)
@@ -321,7 +321,7 @@ def _held(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _noting(directory: Path, new: bool) -> Iterator[None]:
+def _noting(directory: Path, new: bool, resumes: bool) -> Iterator[None]:
     """Notes what stops an attempt; of a `new` run that cannot be made nothing stays."""
     try:
         yield
@@ -335,14 +335,15 @@ def _noting(directory: Path, new: bool) -> Iterator[None]:
             print(f"its traceback: {directory / ERROR}", file=sys.stderr)
         elif new and not read_rows(directory):
             shutil.rmtree(directory)
-            if not any(directory.parent.iterdir()):
+            with suppress(OSError):  # it has other runs, or is a link or a place of its own
                 directory.parent.rmdir()
         else:
             set_status(directory, {"run/status": "failed", "run/error": str(error)})
         raise
     except (Interrupted, KeyboardInterrupt) as stopped:
         steps = note_interruption(directory, getattr(stopped, "name", "SIGINT"))
-        after = f"at step {steps}, saved; the same command goes on from there"
+        command = "the same command" if resumes else "the command without resume=false"
+        after = f"at step {steps}, saved; {command} goes on from there"
         before = "before step 1; the same command starts again"
         print(f"stopped {after if steps else before}", file=sys.stderr)
         raise

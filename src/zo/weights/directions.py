@@ -130,6 +130,8 @@ class Masked:
     def sample(self, i: int, p: Tensor, rows: Tensor | None = None) -> Tensor:
         """Returns the masked part for tensor `i`, where `p` is θ."""
         theta, z = p if rows is None else p[rows], self.z.sample(i, p, rows)
+        if isinstance(self.z, Stored):  # whose values may be the state itself
+            z = z.clone()
         size = BLOCK if z.device.type == "cpu" else max(z.numel(), 1)
         for part, of in zip(z.view(-1).split(size), theta.reshape(-1).split(size), strict=True):
             part.mul_(of.abs().le_(self.limits[i]))  # 0 and 1 in θ's dtype

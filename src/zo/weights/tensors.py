@@ -14,6 +14,14 @@ from zo.weights.sharded import Part, PartsEngine, PhiloxPartsEngine, keep_sharde
 from zo.weights.stopwatch import Stopwatch
 
 
+def refuse_factored(named: Iterable[tuple[str, Tensor]]) -> None:
+    """Raises ValueError if an optimizer's layers compute with factors beside one of the tensors."""
+    if name := next((name for name, t in named if isinstance(t, FactoredParameter)), None):
+        raise ValueError(
+            f"{name}: another optimizer with restore='factors' moves it; call that one's close() first"
+        )
+
+
 class TrainableTensors:
     """θ: tensors in a fixed order, each storage once (tied weights).
 
@@ -60,10 +68,7 @@ class TrainableTensors:
         kept = distinct(named)
         if not kept:
             raise ValueError("no trainable tensors: at least one must require a gradient")
-        if name := next((name for name, t in kept if isinstance(t, FactoredParameter)), None):
-            raise ValueError(
-                f"{name}: another optimizer with restore='factors' moves it; call that one's close() first"
-            )
+        refuse_factored(kept)
         self.names = [name for name, _ in kept]
         self.parameters = [tensor for _, tensor in kept]
         found = [part_of(tensor) for tensor in self.parameters]

@@ -27,12 +27,12 @@ class Merged(Subtract):
 
     def restore(self) -> None:
         """Leaves the subtraction to the next pass."""
-        if self.displacement:
+        if self.displacement and self.failed is None:
             self.pending = [(-c, z) for z, c in self.displacement.items() if c != 0.0]
 
     def finish_restore(self) -> None:
         """Subtracts the pending displacement."""
-        if self.pending:
+        if self.pending and self.failed is None:
             self.apply_update(LinearUpdate(()), 0.0, None)
 
     def apply_update(

@@ -15,6 +15,7 @@ view, escape this guard; the first step's comparison finds them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from threading import get_ident
 from typing import Any, cast
 
 import torch
@@ -34,7 +35,7 @@ from zo.weights.patching import (
     refuse_scripted,
 )
 from zo.weights.restore.base import RestoreError, RestorePolicy
-from zo.weights.tensors import TrainableTensors
+from zo.weights.tensors import TrainableTensors, refuse_factored
 from zo.weights.units import Batch, Plan, Store, Unit, UnitCalls
 from zo.weights.updates import ParameterUpdate, add_rows_, add_to_all_, shared_move, table_of
 
@@ -91,6 +92,8 @@ class Streamed(RestorePolicy, Store):
 
     def begin(self) -> None:
         """Restores the model if an earlier restoration was interrupted."""
+        self._thread = get_ident()
+        refuse_factored(zip(self.space.names, self.space.parameters, strict=True))
         if self._displaces or (self._offload is not None and self._offload.mover is not None):
             self.restore()
 
@@ -138,6 +141,9 @@ class Streamed(RestorePolicy, Store):
 
     def swaps(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """As `Store.swaps`; not at θ."""
+        if self._terms and get_ident() != self._thread:
+            what = "the closure calls the model in another thread, whose calls would share the displaced weights"
+            raise RestoreError(self.name, what, "snapshot")
         return bool(self._terms)
 
     def fill(self, plan: Plan, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
@@ -151,6 +157,7 @@ class Streamed(RestorePolicy, Store):
             batch = self._calls.batch(plan, AHEAD - plan.unit.bytes)
             if self._move is not None:
                 batch.table = batch.table or self._table_of(batch)
+            if self._move is not None and batch.table is not None:
                 batch.table.add_(self._move)
             elif self._program is not None:
                 self._program.run(batch.tensors, batch.memory)
@@ -162,12 +169,12 @@ class Streamed(RestorePolicy, Store):
             return batch.memory
 
     @torch.inference_mode(False)  # as the plans' memory
-    def _table_of(self, batch: Batch) -> TensorTable:
-        """Prepares passes that write a batch's memory."""
+    def _table_of(self, batch: Batch) -> TensorTable | None:
+        """Prepares passes that write a batch's memory; None where a tensor has another dtype than they have."""
         thetas = [self.local[i] for i in batch.tensors]
         table = table_of(self.space.engine, batch.memory, thetas, batch.tensors)
-        assert table is not None, "a pass has one"
-        table.private = True  # and θ keeps its memory
+        if table is not None:
+            table.private = True  # and θ keeps its memory
         return table
 
     def view_stays(self, unit: str) -> Exception:

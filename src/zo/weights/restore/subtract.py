@@ -4,20 +4,32 @@ Source: the paper's released code. No extra memory. Every probe rounds: in half 
 rounding error per probe.
 """
 
+from zo.noise import NoiseKey
 from zo.weights.directions import Direction, Terms
 from zo.weights.restore.base import RestorePolicy
-from zo.weights.updates import LinearUpdate
+from zo.weights.updates import LinearUpdate, ParameterUpdate
 
 
 class Subtract(RestorePolicy):
-    """Moves by differences: +ε z, then −2ε z, then +ε z."""
+    """Moves by differences: +ε z, then −2ε z, then +ε z.
+
+    Attributes:
+        displacement: Where the tensors are.
+        failed: The error that ended a pass: since then some tensors are not where `displacement` says.
+    """
 
     name = "subtract"
 
     displacement: dict[Direction, float]
+    failed: BaseException | None = None
 
     def begin(self) -> None:
-        """Starts at θ."""
+        """Starts at θ. Raises RuntimeError if the tensors are not θ since a pass failed."""
+        if self.failed is not None:
+            raise RuntimeError(
+                f'restore="{self.name}": a pass over the weights failed ({type(self.failed).__name__}: {self.failed}),'
+                ' so that they are not θ; load them again and make a new optimizer, perhaps with restore="snapshot"'
+            ) from self.failed
         self.displacement = {}
 
     def to(self, terms: Terms) -> None:
@@ -32,4 +44,15 @@ class Subtract(RestorePolicy):
 
     def restore(self) -> None:
         """Subtracts the displacement."""
-        self.to([])
+        if self.failed is None:
+            self.to([])
+
+    def apply_update(
+        self, update: ParameterUpdate, decay: float, key: NoiseKey | None, pending: Terms = ()
+    ) -> None:
+        """As `RestorePolicy.apply_update`; notes an error that ends it."""
+        try:
+            super().apply_update(update, decay, key, pending)
+        except BaseException as error:
+            self.failed = error
+            raise
