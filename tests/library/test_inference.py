@@ -75,6 +75,7 @@ def differentiates_later(model, kept):
     ],
 )
 @pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # of torch's own forward AD
 @pytest.mark.parametrize("checks", [True, False])
 def test_a_closure_is_called_in_inference_mode_only_if_it_keeps_and_differentiates_nothing(
     output, inside, checks, compiled, monkeypatch

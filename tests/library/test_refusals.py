@@ -249,6 +249,7 @@ def test_streamed_displaces_weights_of_double_precision(method):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.filterwarnings("ignore:restore=merged was compared")
 def test_a_check_by_parts_leaves_a_methods_state_alone(monkeypatch):
     """ConMeZO's momentum, where there is no memory for a copy of all weights."""
     found = []
