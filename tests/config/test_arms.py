@@ -101,7 +101,7 @@ def test_a_line_has_the_seeds_that_its_stage_gives_it_and_its_row_says_so(conf, 
     frame, table, _ = comparison("compare_smollm2_long", fill(cells, frames.runs), frames)
     shown = {row["line"].text: row["seeds"] for row in table.frame.to_dict("records")}
     assert (shown["BSZO"].text, shown["BSZO"].notes) == ("13", ())
-    assert (shown["TeZO"].text, *shown["TeZO"].notes) == ("3", report.FEWER.format("MeZO"))
+    assert (shown["TeZO"].text, *shown["TeZO"].notes) == ("3", report.FEWER.format(3, "MeZO"))
     rows = frame.set_index("line")
     assert rows.loc["bszo", "minimum_detectable_effect"] < rows.loc["tezo", "minimum_detectable_effect"]  # fmt: skip
     path = conf / "sweep" / "compare_smollm2_long.yaml"
