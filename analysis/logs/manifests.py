@@ -72,8 +72,8 @@ def cells(lines: Iterable[Line]) -> pd.DataFrame:
     kept = frame[frame["data"] == _last(frame, facet, "data")]
     kept = kept[kept["own"] == _last(kept, CELL[:-2], "own")]
     kept = kept[(kept["line"] == "") | (kept["changed"] == _last(kept, ["sweep"], "changed"))]
-    one = kept["setting"] == _last(kept, ["sweep", "line"], "setting")
-    kept = kept[one | (kept["chosen"] != True)]  # noqa: E712
+    newest = kept["setting"] == _last(kept, ["sweep", "line"], "setting")
+    kept = kept[newest | ~kept["chosen"].isin([True])]
     kept = kept.drop_duplicates(CELL, keep="last").drop_duplicates(["sweep", "run_id"], keep="last")
     frame = frame.assign(current=frame.index.isin(kept.index))
     return frame.drop(columns=["data", "facet", "chosen", "own", "setting"])

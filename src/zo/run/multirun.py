@@ -66,10 +66,8 @@ class Multirun:
         if stopped is not None:
             ended = len(self.summaries)
             left = f"{ended} ended, {len(self.runs) - ended - len(self.errors)} to go"
-            command = (
-                "the same command" if self.runs[0].resume else "the command without resume=false"
-            )
-            print(f"stopped; {left}; {command} goes on", file=sys.stderr)
+            without = "" if self.runs[0].resume else ", without resume=false,"
+            print(f"stopped; {left}; the same command{without} goes on", file=sys.stderr)
             return int(getattr(stopped, "code", None) or 130)
         return int(bool(self.errors))
 

@@ -342,8 +342,8 @@ def _noting(directory: Path, new: bool, resumes: bool) -> Iterator[None]:
         raise
     except (Interrupted, KeyboardInterrupt) as stopped:
         steps = note_interruption(directory, getattr(stopped, "name", "SIGINT"))
-        command = "the same command" if resumes else "the command without resume=false"
-        after = f"at step {steps}, saved; {command} goes on from there"
+        without = "" if resumes else ", without resume=false,"
+        after = f"at step {steps}, saved; the same command{without} goes on from there"
         before = "before step 1; the same command starts again"
         print(f"stopped {after if steps else before}", file=sys.stderr)
         raise

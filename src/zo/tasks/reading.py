@@ -162,11 +162,8 @@ def _local_files(task: TaskConfig) -> dict[str, list[Named]] | None:
             return _of_directory(base) if path.is_dir() and not _is_data_set(task, path) else None
     for split, file in given.items():
         whole = base / file
-        places = (
-            [whole]
-            if whole.is_file()
-            else [*map(Path, sorted(glob.glob(str(whole), recursive=True)))]
-        )
+        matching = [] if whole.is_file() else sorted(glob.glob(str(whole), recursive=True))
+        places = [*map(Path, matching)] or [whole]
         if not places or not all(place.is_file() for place in places):
             return None
         found[split] = [(f"task.data_files.{split}", place) for place in places]

@@ -172,9 +172,8 @@ def _check_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], file: Path)
     """Raises ValueError if a row repeats the names of the columns, or is the total of the rows above it."""
     header = [plain(name) for name in names]
     above: list[Sequence[Any]] = []
-    words: set[tuple[int, str]] = (
-        set()
-    )  # of totals, by column: one that other rows have is no total's
+    # A word that earlier rows have in the same column is no total's.
+    words = set[tuple[int, str]]()
     for i, cells in enumerate(rows):
         at = f"row {i} of {file}, counted from 0,"
         if len(header) > 1 and all(map(lambda n, of: plain(of) == n, header, cells)):
