@@ -88,18 +88,15 @@ class Calls(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_branches_are_filled_by_calls_over_all_tensors_not_by_one_each():
+def test_branches_are_filled_by_passes_over_all_tensors_not_by_a_call_for_each():
     trial = Trial(opt(), noise="philox")
+    if not trial.params.engine.runs_programs:
+        pytest.skip("torch rounds otherwise than a pass here, and fills them itself")
     trial.steps(1)
     points = [[(c, trial.optimizer.direction())] for c in (0.1, -0.1)]
     with Calls() as calls:
         trial.params.policy.displace_to(points)
-    assert calls.of["aten::_foreach_add_.List"] > 0
-    assert calls.of.keys() == {
-        "aten::_foreach_add_.List",
-        "aten::_foreach_zero_",
-        "aten::new_empty",
-    }
+    assert calls.of == {"aten::_foreach_add.List": 1}
 
 
 @pytest.mark.parametrize("grad", [False, True])

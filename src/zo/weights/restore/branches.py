@@ -6,8 +6,7 @@ A branch's matrix is W + L Rᵀ, with L and R thin. A linear layer computes x W�
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -36,6 +35,7 @@ class BranchedLayers:
         left: Lᵀ of each matrix at every branch, (n, w, rows), and of each vector its displacement, (n, values); None is
             θ.
         right: Rᵀ of each matrix at every branch, (n, w, columns); None is V at all branches.
+        there: Each vector at every branch, (n, values), rounded once, by its position.
         moved: Whether A may be other than 0.
         unread: Names of the tensors that no layer has used in a probe.
         inside: Calls of layers' own forwards that are under way.
@@ -46,6 +46,7 @@ class BranchedLayers:
         self.count = 1
         self.left: list[Tensor] | None = None
         self.right: list[Tensor] | None = None
+        self.there: Mapping[int, Tensor] = {}
         self.moved = False
         self.unread: dict[int, str] = {}
         self.inside = 0
@@ -83,6 +84,16 @@ class BranchedLayers:
         if looks_up and module.max_norm is None and bias is None:
             return self._lookup(module, plain, weight, path)
         return None
+
+    def displace(
+        self,
+        count: int,
+        left: list[Tensor] | None,
+        right: list[Tensor] | None,
+        there: Mapping[int, Tensor],
+    ) -> None:
+        """Has the layers compute at other branches."""
+        self.count, self.left, self.right, self.there = count, left, right, there
 
     def restore_tensors(self) -> None:
         """Restores the modules' own tensors, also after an interrupted call."""
@@ -143,7 +154,7 @@ class BranchedLayers:
             first, second = second, first
         x = x if x.dtype == torch.float32 else x.float()
         if first.dim() == 2:
-            rows = nn.functional.linear(x, first).view(count, -1, len(first))  # (n, T, w)
+            rows = x.reshape(-1, x.shape[-1]).mm(first.mT).view(count, -1, len(first))  # (n, T, w)
         else:
             rows = x.reshape(count, -1, x.shape[-1]) @ first.mT
         shift = None
@@ -157,7 +168,7 @@ class BranchedLayers:
             more = torch.bmm(rows, second)  # (n, T, out)
         else:
             more = rows @ second
-        return y.add_(more.view(y.shape))
+        return y.add_(more.view_as(y))
 
     def _lookup(self, module: nn.Module, plain: Forward, weight: int, path: str) -> Forward:
         """An embedding: adds L[ids] Rᵀ."""
@@ -213,8 +224,7 @@ class BranchedLayers:
         self, module: nn.Module, plain: Forward, table: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor:
         """Returns what an embedding returns of another table."""
-        with self._holding(module, {"weight": table}):
-            return plain(*args, **kwargs)
+        return self._with(module, {"weight": table}, plain, *args, **kwargs)
 
     def _shared_rows(self, look_up: Forward, weight: int, path: str) -> Tensor:
         """Returns L[ids] of each branch, (n, T, w), by one lookup in the L of all branches side by side."""
@@ -243,13 +253,10 @@ class BranchedLayers:
             self._differ(*own.values())
             if self.left is None:
                 return plain(*args, **kwargs)
-            there = {
-                name: (self._tensors[i] + self.left[i]).to(self._tensors[i].dtype)  # (n, values)
-                for name, i in own.items()
-            }
+            there = {name: self.there[i] for name, i in own.items()}
             if self.count == 1:
-                with self._holding(module, {name: t[0] for name, t in there.items()}):
-                    return plain(*args, **kwargs)
+                single = {name: t[0] for name, t in there.items()}
+                return self._with(module, single, plain, *args, **kwargs)
             inputs = [*args, *kwargs.values()]
             x = inputs[0]
             simple = len(inputs) == 1 and path not in self._unproven
@@ -281,8 +288,8 @@ class BranchedLayers:
         for b in range(self.count):
             mine = [of_branch(b, given) for given in args]
             named = {name: of_branch(b, given) for name, given in kwargs.items()}
-            with self._holding(module, {name: t[b] for name, t in there.items()}):
-                outputs.append(plain(*mine, **named))
+            tensors = {name: t[b] for name, t in there.items()}
+            outputs.append(self._with(module, tensors, plain, *mine, **named))
         return torch.cat(outputs) if self.count > 1 else outputs[0]
 
     def _at_once(
@@ -311,25 +318,30 @@ class BranchedLayers:
             )
             for name, t in there.items()
         }
-        with self._holding(module, spread):
-            try:
-                found = plain(parts.flatten(0, 1))
-            except RuntimeError:  # its shapes do not fit
-                self._together[kind] = False
-                return None
+        try:
+            found = self._with(module, spread, plain, parts.flatten(0, 1))
+        except RuntimeError:  # its shapes do not fit
+            self._together[kind] = False
+            return None
         if kind not in self._together:
             single = self._one_by_one(module, plain, there, "", parts.flatten(0, 1))
             self._together[kind] = torch.equal(found, single)
         return found if self._together[kind] else None
 
-    @contextmanager
-    def _holding(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """While the body runs, the module computes with other tensors."""
+    def _with(
+        self,
+        module: nn.Module,
+        tensors: Mapping[str, Tensor],
+        forward: Forward,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Returns what a module's forward returns while the module has other tensors."""
         held: dict[str, Any] = module._parameters
         self._lent.append((held, {name: held[name] for name in tensors}))
         held.update(tensors)
         try:
-            yield
+            return forward(*args, **kwargs)
         finally:
             self.restore_tensors()
 

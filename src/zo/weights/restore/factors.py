@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zo.noise import NoiseKey
+from zo.noise import NoiseKey, PhiloxEngine
+from zo.noise.program import Program
 from zo.weights.aliasing import VIEW, is_alias, storage_key
 from zo.weights.anchor import SeenUpdate
 from zo.weights.directions import Direction, LowRank, Stored, Terms
@@ -65,6 +67,7 @@ class Factors(RestorePolicy):
         self._layers.unread = dict(enumerate(space.names))
         self._matrices = [i for i, p in enumerate(tensors) if p.dim() > 1]
         self._vectors = [i for i, p in enumerate(tensors) if p.dim() < 2]
+        self._moving = self._parts(self.a)
         self._buffers: list[Tensor] = []  # memory of the branches' left factors and displacements
         self._filled: tuple[int, dict[NoiseKey, slice]] | None = None  # what `_branches` are of
         self._rights: list[Tensor] = []  # and of their own right factors
@@ -86,6 +89,7 @@ class Factors(RestorePolicy):
                     self._v[i] = torch.cat([z.right(i, p) for z in directions])
                     if self.a[i].dim() == 1:
                         self.a[i] = p.new_zeros(width, p.shape[0], dtype=torch.float32)
+            self._moving = self._parts(self.a)
         self._update_moved()
         return {"a": self.a}
 
@@ -139,7 +143,7 @@ class Factors(RestorePolicy):
 
     def restore(self) -> None:
         """Removes the branches: the layers compute at θ."""
-        self._layers.count, self._layers.left, self._layers.right = 1, None, None
+        self._layers.displace(1, None, None, {})
         self.finish_restore()
 
     def finish_restore(self) -> None:
@@ -163,17 +167,18 @@ class Factors(RestorePolicy):
             raise ValueError("restore=factors: weight decay would write every weight at every step")
         with self.space.stopwatch.running("weights"):
             terms = inner.of
-            drawn = self._draw(terms)
-            self._add_left(self._parts(self.a), terms, drawn)
+            self._add_left(self._moving, self._moving, terms)
             self._layers.moved |= any(c != 0.0 for c, _ in terms)
-            self._drawn = {}
-            rest = [(c, Stored(drawn[_low_rank(z).left_key])) for c, z in terms]
             if anchor is not None:
                 for i in self._matrices:
                     self.a[i].mul_(1 - min(anchor.shares[i], 1.0))
-            for i in self._vectors:
-                target = UpdateTarget(self._tensors[i], i, 0.0, None)
-                SeenUpdate(LinearUpdate(rest), anchor).apply(target, ())
+            vectors = [self._tensors[i] for i in self._vectors]
+            if anchor is not None or not self._run(vectors, vectors, self._vectors, terms):
+                rest = [(c, Stored(self._drawn_of(z))) for c, z in terms]
+                for i, p in zip(self._vectors, vectors, strict=True):
+                    target = UpdateTarget(p, i, 0.0, None)
+                    SeenUpdate(LinearUpdate(rest), anchor).apply(target, ())
+            self._drawn = {}
 
     def merge_factors(self) -> None:
         """W ← W + A Vᵀ, in float32, rounded once, where A is not 0; A ← 0."""
@@ -231,7 +236,8 @@ class Factors(RestorePolicy):
             self._displace_own(points)
             return
         with self.space.stopwatch.running("weights", 0):
-            drawn = self._drawn = self._draw([term for terms in points for term in terms])
+            keys = {_low_rank(z).left_key for terms in points for _, z in terms}
+            self._drawn = {key: of for key, of in self._drawn.items() if key in keys}
             if self._filled != (len(points), self._slices):
                 likes = (
                     a if p.dim() > 1 else p for a, p in zip(self.a, self._tensors, strict=True)
@@ -240,17 +246,13 @@ class Factors(RestorePolicy):
                 self._buffers = [t.new_zeros(shape, dtype=torch.float32) for t, shape in shapes]
                 branches = [[t[b] for t in self._buffers] for b in range(len(points))]
                 self._branches = [
-                    (left, self._parts(left), [left[i] for i in self._vectors]) for left in branches
+                    (self._parts(left), [left[i] for i in self._vectors]) for left in branches
                 ]
                 self._filled = len(points), self._slices
-            else:
-                torch._foreach_zero_(self._buffers)
-            for terms, (left, parts, vectors) in zip(points, self._branches, strict=True):
-                _add([left[i] for i in self._matrices], [self.a[i] for i in self._matrices], 1.0)
-                self._add_left(parts, terms, drawn)
-                for c, z in terms:
-                    _add(vectors, [drawn[_low_rank(z).left_key][i] for i in self._vectors], c)
-            self._layers.count, self._layers.left = len(points), self._buffers
+            for terms, (parts, vectors) in zip(points, self._branches, strict=True):
+                self._add_left(parts, self._moving, terms)
+                self._write(vectors, None, self._vectors, terms)
+            self._displace(len(points), None)
 
     def _displace_own(self, points: Sequence[Terms]) -> None:
         """Has branch b compute at θ + Σ c_j U_j V_jᵀ, concatenated in its own left and right factors."""
@@ -278,35 +280,71 @@ class Factors(RestorePolicy):
                     _add([self._buffers[i][b, rows] for i in self._matrices], u, c * z.scale)
                     _add([self._rights[i][b, rows] for i in self._matrices], v, 1.0)
                     _add([self._buffers[i][b] for i in self._vectors], noise, c)
-            self._layers.count, self._layers.left, self._layers.right = (
-                n,
-                self._buffers,
-                self._rights,
-            )
+            self._displace(n, self._rights)
 
-    def _draw(self, terms: Terms) -> dict[Hashable, list[Tensor]]:
-        """Returns Uᵀ of every matrix and z of every other tensor, by its key; probes and update share them."""
-        found: dict[Hashable, list[Tensor]] = {}
-        for z in dict.fromkeys(_low_rank(z) for _, z in terms):
-            found[z.left_key] = self._drawn.get(z.left_key) or [
+    def _displace(self, count: int, right: list[Tensor] | None) -> None:
+        """Has the layers compute with what the branches' buffers hold."""
+        there, at = dict[int, Tensor](), self._vectors
+        if at:
+            vectors = [self._tensors[i] for i in at]
+            moved = torch._foreach_add([self._buffers[i] for i in at], vectors)
+            there = {i: t.to(p.dtype) for i, t, p in zip(at, moved, vectors, strict=True)}
+        self._layers.displace(count, self._buffers, right, there)
+
+    def _run(
+        self, out: list[Tensor], base: list[Tensor] | None, at: Sequence[int], terms: Terms
+    ) -> bool:
+        """As `_write`, in one pass that draws on the way; returns whether there is one."""
+        engine = self.space.engine
+        if not out:
+            return True
+        if not isinstance(engine, PhiloxEngine) or any(type(z) is not LowRank for _, z in terms):
+            return False
+        program = Program()
+        x = program.full(0.0) if base is None else program.read(1)
+        for c, z in terms:
+            x = x.add(program.draw(_low_rank(z).u), alpha=c)
+        program.write(0, x)
+        lists = [out] if base is None else [out, base]
+        return engine.run(program, lists, at, np.ones(len(at), np.float32))
+
+    def _write(
+        self, out: list[Tensor], base: list[Tensor] | None, at: Sequence[int], terms: Terms
+    ) -> None:
+        """Writes base + Σ c_j U_jᵀ, or z_j, of the tensors at some positions; without a base, the sum."""
+        if self._run(out, base, at, terms):
+            return
+        if base is None:
+            torch._foreach_zero_(out)
+        elif base is not out:
+            torch._foreach_copy_(out, base)
+        for c, z in terms:
+            drawn = self._drawn_of(z)
+            _add(out, [drawn[i] for i in at], c)
+
+    def _drawn_of(self, z: Direction) -> list[Tensor]:
+        """Returns Uᵀ of every matrix and z of every other tensor; probes and update share them."""
+        z = _low_rank(z)
+        if z.left_key not in self._drawn:
+            self._drawn[z.left_key] = [
                 z.left(i, p) if p.dim() > 1 else z.sample(i, p) for i, p in enumerate(self._tensors)
             ]
-        return found
+        return self._drawn[z.left_key]
 
     def _parts(self, left: Sequence[Tensor]) -> dict[NoiseKey, list[Tensor]]:
         """Returns what of the matrices' left factors, (w, rows), belongs to each V, by its key."""
         return {v: [left[i][rows] for i in self._matrices] for v, rows in self._slices.items()}
 
     def _add_left(
-        self,
-        parts: Mapping[NoiseKey, list[Tensor]],
-        terms: Terms,
-        drawn: Mapping[Hashable, Sequence[Tensor]],
+        self, out: dict[NoiseKey, list[Tensor]], base: dict[NoiseKey, list[Tensor]], terms: Terms
     ) -> None:
-        """Adds Σ c_j U_jᵀ to left factors, given by their `_parts`."""
+        """Writes base + Σ c_j U_jᵀ of left factors, given by their `_parts`."""
+        own: dict[NoiseKey, list[tuple[float, Direction]]] = {v: [] for v in out}
         for c, z in terms:
-            z = _low_rank(z)
-            _add(parts[z.v], [drawn[z.left_key][i] for i in self._matrices], c * z.scale)
+            own[_low_rank(z).v].append((c * _low_rank(z).scale, z))
+        for v, of in own.items():
+            if of or base is not out:
+                self._write(out[v], base[v], self._matrices, of)
 
     def _replace_forwards(self, model: nn.Module) -> None:
         """Has the model's layers compute with A and V."""
