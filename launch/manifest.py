@@ -122,6 +122,8 @@ def write(cells: Sequence[Cell], out: Path) -> None:
             with suppress(ValueError):  # torn
                 cell = json.loads(line)
                 del cell["written"]
+                if "arm" in cell:
+                    known = {key: old for key, old in known.items() if not _replaces(cell, old)}
                 known[_key(cell)] = cell
         new = [cell for cell in cells if known.get(_key(cell)) != cell]
         if new:
@@ -140,6 +142,15 @@ def _has(cfg: RunConfig, key: str) -> bool:
 
 def _key(cell: Cell) -> str:
     return json.dumps({k: v for k, v in cell.items() if k not in CHANGING}, sort_keys=True)
+
+
+def _replaces(new: Cell, old: Cell) -> bool:
+    """Returns whether a comparison's line replaces one of another cell: see `analysis.logs.manifests`."""
+    if "arm" not in old:
+        return False
+    chosen = "chosen" in new and "chosen" in old and new["arm"] == old["arm"]
+    settings = [(cell["lr"], cell["variant"]) for cell in (new, old)]
+    return bool(new["changed"] != old["changed"] or (chosen and settings[0] != settings[1]))
 
 
 def _changed(asked: CommandLine, known: Sequence[str]) -> dict[str, Any]:

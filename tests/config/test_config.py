@@ -291,6 +291,7 @@ GIVES = [
     (["adapter=lora", "optimizer=mezo"], {"optimizer.eps": 1e-2, "lr": 1e-4}),  # its own eps, and MeZO's grid
     (["adapter=lora", "optimizer=mezo", "optimizer.eps=1e-3", "lr=3e-5"], {"optimizer.eps": 1e-3, "lr": 3e-5}),
     (["adapter=lora", "adapter.eps=null"], {"optimizer.eps": 1e-4}),
+    (["adapter=lora", "optimizer.eps=1e-4"], {"optimizer.eps": 1e-4, "adapter.eps": None}),  # the default, but typed
     (["adapter=bias"], {"lr": 3e-4}),  # the model's rates
     *(([f"optimizer={of}", "budget=forward_passes", "steps=720", "eval_every=180"],
         {"steps": n, "eval_every": n // 4, "budget": "steps"}) for of, n in BUDGETS),

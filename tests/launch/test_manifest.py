@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from analysis.logs import manifests
+from analysis.logs.manifests import cells
 from analysis.logs.sources import load
 from analysis.report.sweep import method_frame
 from analysis.select.cells import fill, notes
@@ -120,6 +122,20 @@ def test_a_cell_is_written_once_and_again_when_its_data_change(own_grid, data, t
     assert len(path.read_text().splitlines()) == 2 * len(first) + 1
     manifest.write(first, out)  # the old data are back
     assert json.loads(path.read_text().splitlines()[-1])["run_id"] == first[-1]["run_id"]
+
+
+def test_a_setting_or_a_typed_value_that_comes_back_is_written_again(grid, tmp_path):
+    """Else the newest lines would be those of what was tried between."""
+    (line, *_) = Sweep.of(grid).manifest
+    line |= {"arm": "mezo", "role": "arm", "equivalence_margin": 0.01, "chosen": True, "seed": 1}
+    others = line | {"lr": 2 * line["lr"]}, line | {"changed": ["steps"], "variant": {"steps": 9}}
+    for n, other in enumerate(others):
+        out = tmp_path / str(n)
+        for cell in (line, other, line, line):
+            manifest.write([cell, cell | {"seed": 2, "run_id": "another"}], out)
+        read = cells(manifests.read((out / "sweeps").iterdir()))
+        assert len(read) == 6
+        assert read["current"].tolist() == [False] * 4 + [True] * 2
 
 
 def test_an_output_directory_that_cannot_be_written_is_left_to_the_runs(grid, tmp_path):

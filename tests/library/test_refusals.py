@@ -205,7 +205,7 @@ def test_going_on_with_the_same_seed_is_warned_of_and_starting_again_is_not():
 
 
 @pytest.mark.parametrize("restore", ["merged", "subtract"])
-def test_after_a_pass_that_failed_no_step_is_made_of_other_weights(restore, monkeypatch):
+def test_after_a_pass_that_failed_other_weights_make_no_step_and_no_state(restore, monkeypatch):
     """As one for which a GPU had no memory: some weights are displaced, and others are not."""
     model, own = make_model(), Gaussian.sample
 
@@ -220,10 +220,9 @@ def test_after_a_pass_that_failed_no_step_is_made_of_other_weights(restore, monk
     with pytest.raises(torch.OutOfMemoryError):
         optimizer.step(lambda: loss_of(model))
     monkeypatch.undo()
-    with pytest.raises(
-        RuntimeError, match=r"a pass over the weights failed .*no memory.* are not θ"
-    ):
-        optimizer.step(lambda: loss_of(model))
+    for go_on in (lambda: optimizer.step(lambda: loss_of(model)), optimizer.state_dict):
+        with pytest.raises(RuntimeError, match=r"a pass .* failed .*no memory.* are not θ"):
+            go_on()
 
 
 def test_streamed_refuses_what_it_cannot_displace():

@@ -382,7 +382,9 @@ def _composed(composer: Composer, expanded: list[list[str]]) -> list[RunConfig]:
         if not refused.isdisjoint(cell):
             continue
         try:
-            configs.append(to_run_config(composer.compose([*map(parse, cell)])))
+            typed = [*map(parse, cell)]
+            keys = {str(of.key_or_group) for of in typed}
+            configs.append(to_run_config(composer.compose(typed), keys))
         except ConfigError as error:
             problems |= {str(p): p for p in error.problems}
         except UNCOMPOSABLE as error:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -60,8 +60,13 @@ def option_schemas() -> dict[str, dict[str, Any]]:
     return {"optimizer": methods | BASELINES, "adapter": {**ADAPTERS}, "objective": objectives}
 
 
-def to_run_config(cfg: DictConfig) -> RunConfig:
-    """Turns a composed configuration into a checked `RunConfig`. Raises ConfigError naming every key that is wrong."""
+def to_run_config(cfg: DictConfig, given: Collection[str] = ()) -> RunConfig:
+    """Turns a composed configuration into a checked `RunConfig`. Raises ConfigError naming every key that is wrong.
+
+    Args:
+        cfg: The configuration.
+        given: Keys that the user has set, also where it was to their default.
+    """
     try:
         run = OmegaConf.to_object(cfg)
     except MissingMandatoryValue:
@@ -76,6 +81,8 @@ def to_run_config(cfg: DictConfig) -> RunConfig:
     follow_path(run.model, run.task, run.precision)
     if run.precision.restore == AUTO:
         run.precision.restore, _ = _automatic_restore(run)
+    if "optimizer.eps" in given and "adapter.eps" not in given:
+        run.adapter.eps = None
     _take_eps(run)
     if getattr(run.optimizer, "square", False) is None:
         run.optimizer.square = run.adapter.name in ("lora", "prefix", "prompt")  # type: ignore[attr-defined]

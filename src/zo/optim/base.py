@@ -287,7 +287,12 @@ class ZOOptimizer(ABC):
         return FULL_SIZE[self.config.directions](key, self.params.engine)
 
     def live_state(self) -> dict[str, Any]:
-        """Returns all that the next step depends on beside θ and the configuration; tensors are not copied."""
+        """Returns all that the next step depends on beside θ and the configuration; tensors are not copied.
+
+        Raises:
+            RuntimeError: If the tensors are not θ, since a pass over them failed.
+        """
+        self.params.policy.check_whole()
         tensors = {name: [*of] for name, of in self.state.items()}
         return {"step_index": self.step_index, **self.numbers, **self.series, **tensors}
 

@@ -134,6 +134,9 @@ class RestorePolicy(Probe):
         finally:
             self.observed = True
 
+    def check_whole(self) -> None:
+        """Raises RuntimeError if a pass that failed has left tensors elsewhere than at θ."""
+
     def begin(self) -> None:
         """Prepares a probe: called before the first `to`."""
 

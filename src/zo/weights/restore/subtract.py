@@ -23,13 +23,17 @@ class Subtract(RestorePolicy):
     displacement: dict[Direction, float]
     failed: BaseException | None = None
 
-    def begin(self) -> None:
-        """Starts at θ. Raises RuntimeError if the tensors are not θ since a pass failed."""
+    def check_whole(self) -> None:
+        """As `RestorePolicy.check_whole`."""
         if self.failed is not None:
             raise RuntimeError(
                 f'restore="{self.name}": a pass over the weights failed ({type(self.failed).__name__}: {self.failed}),'
                 ' so that they are not θ; load them again and make a new optimizer, perhaps with restore="snapshot"'
             ) from self.failed
+
+    def begin(self) -> None:
+        """Starts at θ; raises as `check_whole`."""
+        self.check_whole()
         self.displacement = {}
 
     def to(self, terms: Terms) -> None:
