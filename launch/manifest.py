@@ -27,15 +27,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from zo.config import RunConfig
+from zo.config import RunConfig, command_line, identity_settings
+from zo.config.arms import Arm
 from zo.config.checks import value_of
 from zo.config.command_line import CommandLine
 from zo.config.composition import parse
-from zo.config.identity import id_of, identity, input_files
+from zo.config.identity import id_of, identity, input_files, run_id
 from zo.differences import differing, in_facet
 from zo.lm.baselines import ZeroShotConfig
 from zo.record.appender import Appender
 from zo.run.multirun import OF_NO_RUN
+from zo.run.store.directory import flat
 
 DIRECTORY = "sweeps"
 COORDINATES = ("model", "task", "optimizer", "precision", "seed", "lr")
@@ -69,20 +71,18 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
     of_sweep |= {"chosen": True} if last and sweeper.stage in (None, *last) else {}
     lines: dict[str, Cell] = {}
     runs: dict[str, RunConfig] = {}
-    for cfg, line in asked.cells:
+    parts: dict[str, tuple[Arm | None, dict[str, str], dict[str, Any]]] = {}
+
+    def describe(name: str, telling: Sequence[str] = ()) -> None:
+        cfg, (line, files, decisive) = runs[name], parts[name]
         own = line.values if line else {}
-        files = input_files(cfg, packages=False)
-        decisive = identity(cfg, files)
-        name = id_of(decisive)
-        if name in runs:
-            continue
-        runs[name] = cfg
-        given = {key: value_of(cfg, key) for key in dict.fromkeys((*asked.swept, *of_lines))}
+        every = dict.fromkeys((*asked.swept, *of_lines, *telling))
+        given = {key: value_of(cfg, key) for key in every}
         given = {
             k: v for k, v in given.items() if v is not None or (k not in PLAIN and _has(cfg, k))
         }
         untrained = isinstance(cfg.optimizer, ZeroShotConfig) and not asked.sweep
-        varied = [key for key in given if key in asked.swept or key in own]
+        varied = [key for key in given if key in (*asked.swept, *telling) or key in own]
         varied = [key for key in varied if in_facet(key) or not untrained]
         lines[name] = {
             "sweep": sweep,
@@ -94,8 +94,17 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
             **({"arm": line.name, "role": line.role, **of_sweep} if line else {}),
             "inputs": {key: digest.rpartition(":")[2][:DIGITS] for key, digest in files.items()},
             "settings": _digest(decisive, (*varied, *changed, *files)),
-            "command": _command(asked, cfg, given),
+            "command": _command(asked, name, cfg, given),
         }
+
+    for cfg, line in asked.cells:
+        files = input_files(cfg, packages=False)
+        decisive = identity(cfg, files)
+        if (name := id_of(decisive)) not in runs:
+            runs[name], parts[name] = cfg, (line, files, decisive)
+            describe(name)
+    for name, telling in _telling(lines, runs).items():
+        describe(name, telling)
     found = list(lines.values()) if sweep else []
     if not asked.sweep:  # what was typed and follows from the four choices is left out
         kept = differing([cell | cell["variant"] for cell in found], COORDINATES[:4])
@@ -153,6 +162,22 @@ def _replaces(new: Cell, old: Cell) -> bool:
     return bool(new["changed"] != old["changed"] or (chosen and settings[0] != settings[1]))
 
 
+def _telling(lines: Mapping[str, Cell], runs: Mapping[str, RunConfig]) -> dict[str, list[str]]:
+    """Returns, of runs that would fill the same cell, the keys that tell them apart, by their ids.
+
+    As of `precision=paper,bf16`: the paper's option has the name of the precision that it stands for.
+    """
+    cells: dict[str, list[str]] = {}
+    for name, line in lines.items():
+        cells.setdefault(_key(line), []).append(name)
+    found: dict[str, list[str]] = {}
+    for names in cells.values():
+        if len(names) > 1:
+            settings = [flat(identity_settings(runs[name])) for name in names]
+            found |= dict.fromkeys(names, differing(settings, ()))
+    return found
+
+
 def _changed(asked: CommandLine, known: Sequence[str]) -> dict[str, Any]:
     """Returns what was typed beside a sweep's file, what the file does not vary and numbers may depend on."""
     no_cell = (*known, *asked.swept, "sweep", "stage")
@@ -164,15 +189,14 @@ def _changed(asked: CommandLine, known: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _command(asked: CommandLine, cfg: RunConfig, given: Mapping[str, Any]) -> str:
-    """Returns what makes one cell: what was typed, with its own values."""
+def _command(asked: CommandLine, name: str, cfg: RunConfig, given: Mapping[str, Any]) -> str:
+    """Returns what makes one cell alone, the run of this id: what was typed, with its own values."""
     texts = {k: v.replace('"', r"\"") for k, v in given.items() if isinstance(v, str)}
     values = {key: json.dumps(v) for key, v in given.items()}
     values |= {k: v if re.fullmatch(r"[\w./:-]+", v) else f'"{v}"' for k, v in texts.items()}
     words = {override.partition("=")[0]: override for override in asked.overrides}
     option = words.get("precision", (asked.sweeper.params or {}).get("precision", ""))
-    if "precision" in given and str(option).rpartition("=")[2] == PAPER:
-        values["precision"] = PAPER  # whose name is another
+    options = str(option).rpartition("=")[2].split(",") if "precision" in given else []
     if "optimizer" in given and cfg.optimizer.file:
         values["optimizer"] = cfg.optimizer.file
     elif isinstance(cfg.optimizer, ZeroShotConfig) and not asked.sweep:
@@ -181,7 +205,11 @@ def _command(asked: CommandLine, cfg: RunConfig, given: Mapping[str, Any]) -> st
         values["optimizer"] = cfg.optimizer.name
     typed = {key: word for key, word in words.items() if not key.startswith("hydra")}
     fixed = [word for key, word in typed.items() if key not in values]
-    return shlex.join(["zo", "train", *fixed, *(f"{k}={v}" for k, v in values.items())])
+    made = [*fixed, *(f"{k}={v}" for k, v in values.items())]
+    if PAPER in options:  # whose name is another
+        if len(options) == 1 or name not in map(run_id, command_line.runs(made)):
+            made = [*fixed, *(f"{k}={v}" for k, v in (values | {"precision": PAPER}).items())]
+    return shlex.join(["zo", "train", *made])
 
 
 def _digest(decisive: Mapping[str, Any], without: Sequence[str]) -> str:

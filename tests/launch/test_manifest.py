@@ -51,6 +51,17 @@ def test_a_line_is_that_of_a_run_and_has_the_command_that_makes_it_alone(
         assert found[0]["variant"] == {"optimizer.k": 1, "optimizer.adaptive_noise": True}
 
 
+@pytest.mark.parametrize("model", ["opt-13b", "opt-1.3b"])
+def test_runs_of_options_with_one_name_are_cells_of_their_own(model):
+    """`precision=paper` is called by the precision that the paper has for a model, here bf16 and fp32."""
+    made = Sweep.of([f"model={model}", "task=sst2", "precision=paper,bf16,fp32", "lr=1e-6"])
+    cells = [[line[k] for k in ("optimizer", "precision", "variant")] for line in made.manifest]
+    assert len({json.dumps(cell) for cell in cells}) == len(made.runs) >= 5
+    for line in made.manifest:
+        (cfg,) = command_line.runs(shlex.split(line["command"])[2:])
+        assert run_id(cfg) == line["run_id"]
+
+
 @pytest.mark.parametrize(
     ("typed", "added"),
     [
