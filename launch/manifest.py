@@ -206,9 +206,10 @@ def _command(asked: CommandLine, name: str, cfg: RunConfig, given: Mapping[str, 
     typed = {key: word for key, word in words.items() if not key.startswith("hydra")}
     fixed = [word for key, word in typed.items() if key not in values]
     made = [*fixed, *(f"{k}={v}" for k, v in values.items())]
-    if PAPER in options:  # whose name is another
-        if len(options) == 1 or name not in map(run_id, command_line.runs(made)):
-            made = [*fixed, *(f"{k}={v}" for k, v in (values | {"precision": PAPER}).items())]
+    if PAPER in options and (
+        len(options) == 1 or name not in map(run_id, command_line.runs(made))
+    ):  # whose name is another
+        made = [*fixed, *(f"{k}={v}" for k, v in (values | {"precision": PAPER}).items())]
     return shlex.join(["zo", "train", *made])
 
 
