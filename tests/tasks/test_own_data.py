@@ -273,6 +273,22 @@ def test_names_of_classes_that_a_run_on_numbers_does_not_know_are_said(tmp_path)
     assert said.endswith("its classes bad, good are taken in this order for the run's 0, 1")
 
 
+@pytest.mark.parametrize(
+    ("names", "labels", "refused"),
+    [("12", (1, 2), True), ("12", "12", False), ("01", (0, 1), False)],
+)
+def test_numbers_that_may_be_places_of_classes_or_their_names_are_refused(
+    names, labels, refused, tmp_path
+):
+    run = datasets.Dataset.from_dict({"text": [*"abcdefgh"], "label": [0, 1] * 4})
+    run.cast_column("label", datasets.ClassLabel(names=[*names])).to_parquet(tmp_path / "x.parquet")
+    task, _ = complete(own(tmp_path / "x.parquet"))
+    new = tmp_path / "new.parquet"
+    datasets.Dataset.from_dict({"text": [*"ab"], "label": [*labels]}).to_parquet(new)
+    with pytest.raises(TaskError, match="a name or the second class") if refused else nullcontext():
+        assert [e.label for e in load_file(task, new).examples] == [0, 1]
+
+
 FOLDS = ("fold{}/{}.csv", "{1}/cv_{0}.csv", "{1}_fold{0}/x.csv", "en{}/{}-0.csv", "{1}-{0}.csv")
 PARTS_OF_FOLDS = [
     [" ".join(of.format(i, name) for i in (0, 1)) for name in ("train", "test")] for of in FOLDS

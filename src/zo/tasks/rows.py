@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from zo.tasks.config import TaskError
-from zo.tasks.labels import plain
+from zo.tasks.labels import is_number, plain, same
 from zo.tasks.templates import FIELDS
 
 ENDINGS = {".csv": "csv", ".tsv": "csv", ".tab": "csv"}
@@ -89,6 +89,7 @@ class Rows:
             if any(isinstance(v, str) for v in (other.values(name) if name in other.names else ())):
                 new[name] = dict(enumerate(self.classes[name]))
         for name in other.classes.keys() - self.classes.keys():
+            self._check_numbers(name, other)
             new[name] = {of: number for number, of in enumerate(other.classes[name])}
         for name in self.classes.keys() & other.classes.keys():
             here, there = self.classes[name], other.classes[name]
@@ -109,6 +110,19 @@ class Rows:
 
         kept = {name: of for name, of in self.classes.items() if name not in new}
         return replace(self, cells=cells, classes={**kept, **other.classes})
+
+    def _check_numbers(self, name: str, other: Rows) -> None:
+        """Raises TaskError if numbers here may be places of other rows' classes, or their names."""
+        called = other.classes[name]
+        if name not in self.names or all(
+            not is_number(of) or same(of) == i for i, of in enumerate(called)
+        ):
+            return
+        if any(type(v) is int for v in self.values(name)):
+            raise TaskError(
+                f"task.label: {name!r} has numbers in {self.source}, and classes called {', '.join(called)} in"
+                f" {other.source}: nothing says whether 1 is a name or the second class; write names as texts, in json or parquet"
+            )
 
     def column(self, name: str) -> str | None:
         """Returns the column that a name, or the beginning of a name, refers to; None if there is none."""
