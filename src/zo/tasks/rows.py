@@ -121,7 +121,8 @@ class Rows:
         if any(type(v) is int for v in self.values(name)):
             raise TaskError(
                 f"task.label: {name!r} has numbers in {self.source}, and classes called {', '.join(called)} in"
-                f" {other.source}: nothing says whether 1 is a name or the second class; write names as texts, in json or parquet"
+                f" {other.source}: nothing says whether 1 is a name or the second class; write names as texts, in json"
+                " or parquet"
             )
 
     def column(self, name: str) -> str | None:
