@@ -1,12 +1,15 @@
 """Prompts as tokens: templates filled, candidates behind them or a mask within, what a long one loses, what is said."""
 
+import io
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from tests.support.tiny_models import tokenizer
 from zo.tasks import Example, TaskConfig, encode, encode_masked
 from zo.tasks.checks import check_tokens
+from zo.tasks.predictions import table
 from zo.tasks.templates import fill
 
 MASKING = tokenizer(mask="<mask>")
@@ -108,3 +111,11 @@ def test_what_is_said_of_examples_as_tokens():
     twice = encoded(films, prompt="</s>" + str(TASK.prompt))
     (note,) = check_tokens(TASK, {"train": films}, {"train": twice}, 2)
     assert note.startswith("task.prompt: 4 of 4 train prompts begin with the first token of the to")
+
+
+@pytest.mark.parametrize("text", ["one\rtwo", "one\r\ntwo", 'one\n"two', "one, two\r"])
+def test_a_row_of_predictions_is_one_row_to_a_reader_whatever_its_texts_have(text):
+    examples = [Example({"a": text, "b": "c"}, 0), Example({"a": "d", "b": text}, 1)]
+    read = pd.read_csv(io.StringIO(table(TASK, examples, {"predicted": [text, "e"]})), dtype=str)
+    assert read["predicted"].tolist() == [text, "e"]
+    assert read["a"].tolist() == [text, "d"]

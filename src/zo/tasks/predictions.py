@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from zo.tasks.config import TaskConfig
@@ -113,7 +114,9 @@ def table(task: TaskConfig, examples: Sequence[Example], added: Mapping[str, Seq
     shown += [c for c in (task.choices, *turns) if c is not None and c not in shown]
     taken = {"row", *added}
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
+    # the writer quotes what its own ends of lines have, of which a reader takes \r alone for one, too
+    ends = SimpleNamespace(write=lambda line: file.write(line.removesuffix("\r\n") + "\n"))
+    writer = csv.writer(ends, lineterminator="\r\n")
     writer.writerow(["row", *(f"data.{c}" if c in taken else c for c in shown), *added])
     for example, *more in zip(examples, *added.values(), strict=True):
         values = (example.fields.get(c) for c in shown)
