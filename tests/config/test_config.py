@@ -326,8 +326,8 @@ def test_a_run_without_steps_says_so_where_its_method_has_some():
 
 def test_multirun_may_stand_anywhere_and_a_home_directory_is_expanded(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    given = ["model.path=~/weights", "out=~", "task.prompt=a~b", "~lr", "--multirun", "seed=0,1"]
-    read = ["--multirun", "model.path=/home/me/weights", "out=/home/me", "task.prompt=a~b", "~lr"]
+    given = ["model.path=~/weights", "out=~", "task.prompt=a=~/b", "~lr", "--multirun", "seed=0,1"]
+    read = ["--multirun", "model.path=/home/me/weights", "out=/home/me", "task.prompt=a=~/b", "~lr"]
     assert command_line.readable(given) == [*read, "seed=0,1"]
     assert command_line.readable(["task.options={a: 2}"]) == ["++task.options={a: 2}"], (
         "a key of one's own"

@@ -86,7 +86,8 @@ class CommandLine:
 def readable(argv: Sequence[str]) -> list[str]:
     """Returns the command line as Hydra reads it: `-m` first, and `key=~/path` as `key=/home/user/path`."""
     words = sorted(argv, key=lambda word: word not in ("-m", "--multirun"))
-    words = [re.sub(r"(?<==)~(?=/|$)", lambda _: os.path.expanduser("~"), word) for word in words]
+    home = os.path.expanduser("~")
+    words = [re.sub(r"^([^=]*=)~(?=/|$)", lambda key: key[1] + home, word) for word in words]
     return [with_own_keys(word) for word in words]
 
 
