@@ -72,17 +72,21 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
     lines: dict[str, Cell] = {}
     runs: dict[str, RunConfig] = {}
     parts: dict[str, tuple[Arm | None, dict[str, str], dict[str, Any]]] = {}
-
-    def describe(name: str, telling: Sequence[str] = ()) -> None:
-        cfg, (line, files, decisive) = runs[name], parts[name]
-        own = line.values if line else {}
-        every = dict.fromkeys((*asked.swept, *of_lines, *telling))
-        given = {key: value_of(cfg, key) for key in every}
+    for cfg, line in asked.cells:
+        files = input_files(cfg, packages=False)
+        decisive = identity(cfg, files)
+        if (name := id_of(decisive)) not in runs:
+            runs[name], parts[name] = cfg, (line, files, decisive)
+    keys = dict.fromkeys((*asked.swept, *of_lines))
+    telling = _telling(runs, (*COORDINATES, *keys))
+    for name, (line, files, decisive) in parts.items():
+        cfg, own, more = runs[name], line.values if line else {}, telling.get(name, ())
+        given = {key: value_of(cfg, key) for key in (*keys, *more)}
         given = {
             k: v for k, v in given.items() if v is not None or (k not in PLAIN and _has(cfg, k))
         }
         untrained = isinstance(cfg.optimizer, ZeroShotConfig) and not asked.sweep
-        varied = [key for key in given if key in (*asked.swept, *telling) or key in own]
+        varied = [key for key in given if key in (*asked.swept, *more) or key in own]
         varied = [key for key in varied if in_facet(key) or not untrained]
         lines[name] = {
             "sweep": sweep,
@@ -96,15 +100,6 @@ def manifest(asked: CommandLine, sweep: str | None) -> tuple[list[Cell], dict[st
             "settings": _digest(decisive, (*varied, *changed, *files)),
             "command": _command(asked, name, cfg, given),
         }
-
-    for cfg, line in asked.cells:
-        files = input_files(cfg, packages=False)
-        decisive = identity(cfg, files)
-        if (name := id_of(decisive)) not in runs:
-            runs[name], parts[name] = cfg, (line, files, decisive)
-            describe(name)
-    for name, telling in _telling(lines, runs).items():
-        describe(name, telling)
     found = list(lines.values()) if sweep else []
     if not asked.sweep:  # what was typed and follows from the four choices is left out
         kept = differing([cell | cell["variant"] for cell in found], COORDINATES[:4])
@@ -162,14 +157,14 @@ def _replaces(new: Cell, old: Cell) -> bool:
     return bool(new["changed"] != old["changed"] or (chosen and settings[0] != settings[1]))
 
 
-def _telling(lines: Mapping[str, Cell], runs: Mapping[str, RunConfig]) -> dict[str, list[str]]:
-    """Returns, of runs that would fill the same cell, the keys that tell them apart, by their ids.
+def _telling(runs: Mapping[str, RunConfig], known: Sequence[str]) -> dict[str, list[str]]:
+    """Returns, of runs that are alike in all known keys, those that tell them apart, by the runs' ids.
 
     As of `precision=paper,bf16`: the paper's option has the name of the precision that it stands for.
     """
     cells: dict[str, list[str]] = {}
-    for name, line in lines.items():
-        cells.setdefault(_key(line), []).append(name)
+    for name, cfg in runs.items():
+        cells.setdefault(str([value_of(cfg, key) for key in known]), []).append(name)
     found: dict[str, list[str]] = {}
     for names in cells.values():
         if len(names) > 1:

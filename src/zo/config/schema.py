@@ -65,7 +65,7 @@ def to_run_config(cfg: DictConfig, given: Collection[str] = ()) -> RunConfig:
 
     Args:
         cfg: The configuration.
-        given: Keys that the user has set, also where it was to their default.
+        given: Keys that the user has set, some perhaps to their defaults.
     """
     try:
         run = OmegaConf.to_object(cfg)
@@ -81,7 +81,7 @@ def to_run_config(cfg: DictConfig, given: Collection[str] = ()) -> RunConfig:
     follow_path(run.model, run.task, run.precision)
     if run.precision.restore == AUTO:
         run.precision.restore, _ = _automatic_restore(run)
-    if "optimizer.eps" in given and "adapter.eps" not in given:
+    if "optimizer.eps" in given:  # which holds, also at the method's default
         run.adapter.eps = None
     _take_eps(run)
     if getattr(run.optimizer, "square", False) is None:

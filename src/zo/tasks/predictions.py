@@ -114,7 +114,7 @@ def table(task: TaskConfig, examples: Sequence[Example], added: Mapping[str, Seq
     shown += [c for c in (task.choices, *turns) if c is not None and c not in shown]
     taken = {"row", *added}
     file = io.StringIO()
-    # the writer quotes what its own ends of lines have, of which a reader takes \r alone for one, too
+    # Lines end in \r\n for the writer, which then quotes a lone \r: readers take it for the end of a row.
     ends = SimpleNamespace(write=lambda line: file.write(line.removesuffix("\r\n") + "\n"))
     writer = csv.writer(ends, lineterminator="\r\n")
     writer.writerow(["row", *(f"data.{c}" if c in taken else c for c in shown), *added])

@@ -67,7 +67,7 @@ class Factors(RestorePolicy):
         self._layers.unread = dict(enumerate(space.names))
         self._matrices = [i for i, p in enumerate(tensors) if p.dim() > 1]
         self._vectors = [i for i, p in enumerate(tensors) if p.dim() < 2]
-        self._moving = self._parts(self.a)
+        self._moving: dict[NoiseKey, list[Tensor]] = {}  # A, as `_parts`
         self._buffers: list[Tensor] = []  # memory of the branches' left factors and displacements
         self._filled: tuple[int, dict[NoiseKey, slice]] | None = None  # what `_branches` are of
         self._rights: list[Tensor] = []  # and of their own right factors
@@ -167,7 +167,7 @@ class Factors(RestorePolicy):
             raise ValueError("restore=factors: weight decay would write every weight at every step")
         with self.space.stopwatch.running("weights"):
             terms = inner.of
-            self._add_left(self._moving, self._moving, terms)
+            self._write_left(self._moving, self._moving, terms)
             self._layers.moved |= any(c != 0.0 for c, _ in terms)
             if anchor is not None:
                 for i in self._matrices:
@@ -246,11 +246,20 @@ class Factors(RestorePolicy):
                 self._buffers = [t.new_zeros(shape, dtype=torch.float32) for t, shape in shapes]
                 branches = [[t[b] for t in self._buffers] for b in range(len(points))]
                 self._branches = [
-                    (self._parts(left), [left[i] for i in self._vectors]) for left in branches
+                    (
+                        self._parts(left),
+                        [left[i] for i in self._matrices],
+                        [left[i] for i in self._vectors],
+                    )
+                    for left in branches
                 ]
                 self._filled = len(points), self._slices
-            for terms, (parts, vectors) in zip(points, self._branches, strict=True):
-                self._add_left(parts, self._moving, terms)
+            for terms, (parts, matrices, vectors) in zip(points, self._branches, strict=True):
+                base = self._moving
+                if len(parts) > 1:  # most have no term
+                    torch._foreach_copy_(matrices, [self.a[i] for i in self._matrices])
+                    base = parts
+                self._write_left(parts, base, terms)
                 self._write(vectors, None, self._vectors, terms)
             self._displace(len(points), None)
 
@@ -298,7 +307,8 @@ class Factors(RestorePolicy):
         engine = self.space.engine
         if not out:
             return True
-        if not isinstance(engine, PhiloxEngine) or any(type(z) is not LowRank for _, z in terms):
+        plain = all(type(z) is LowRank and z.engine is engine for _, z in terms)
+        if not (plain and isinstance(engine, PhiloxEngine)):
             return False
         program = Program()
         x = program.full(0.0) if base is None else program.read(1)
@@ -335,7 +345,7 @@ class Factors(RestorePolicy):
         """Returns what of the matrices' left factors, (w, rows), belongs to each V, by its key."""
         return {v: [left[i][rows] for i in self._matrices] for v, rows in self._slices.items()}
 
-    def _add_left(
+    def _write_left(
         self, out: dict[NoiseKey, list[Tensor]], base: dict[NoiseKey, list[Tensor]], terms: Terms
     ) -> None:
         """Writes base + Σ c_j U_jᵀ of left factors, given by their `_parts`."""
