@@ -256,7 +256,7 @@ class Factors(RestorePolicy):
                 self._filled = len(points), self._slices
             for terms, (parts, matrices, vectors) in zip(points, self._branches, strict=True):
                 base = self._moving
-                if len(parts) > 1:  # most have no term
+                if matrices and len(parts) > 1:  # most parts have no term
                     torch._foreach_copy_(matrices, [self.a[i] for i in self._matrices])
                     base = parts
                 self._write_left(parts, base, terms)
