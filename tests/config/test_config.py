@@ -115,6 +115,7 @@ adapter=lora !adapter.path=/
 adapter=scales lr=1 !model.quantization
 lr=1 model=roberta-large task=sst2 !adapter=prompt !precision.graphs=true precision.restore=streamed
 model=roberta-large task=sst2 !optimizer=icl
+model.kind=encoder-decoder task=sst2 !optimizer=icl
 model=roberta-large task=wsc lr=1 !task.masked_prompt
 model=roberta-large task=copa lr=1 task.masked_prompt='<mask>' task.label_words=[a,b] !task.objective
 task=copa !optimizer=linear_probe

@@ -75,6 +75,20 @@ def test_a_long_prompt_loses_its_beginning_never_the_candidate_nor_the_bos_token
     assert encoded(**how, max_length=longest + len(whole.prompt_ids))[0] == whole
 
 
+def test_special_tokens_that_a_tokenizer_puts_behind_a_text_are_not_between_prompt_and_answer():
+    """Nor does a long prompt keep them, nor count them as its own."""
+    ends = MASKING.convert_tokens_to_ids("</s>")
+    for changes in ({}, {"kind": "completion", "completion": " great", "candidates": None}):
+        for cut in ({}, {"max_length": 6}):
+            found, plain = (
+                encoded(tokens=tokens, **changes, **cut)[0] for tokens in (MASKING, tokenizer())
+            )
+            texts = [MASKING.decode(found.prompt_ids[1:]), tokenizer().decode(plain.prompt_ids[1:])]
+            assert texts[0] == texts[1]
+            assert ends not in found.prompt_ids
+            assert len(found.candidate_ids[0]) == len(plain.candidate_ids[0])
+
+
 @pytest.mark.parametrize("longer", ["a", "b"])
 def test_a_long_masked_prompt_loses_the_beginning_of_its_longest_column_and_nothing_else(longer):
     words = " ".join(f"{w} was" for w in ("film", "plot", "story", "end"))

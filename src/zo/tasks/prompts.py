@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -83,8 +83,12 @@ def encode(
     separate = kind == "encoder-decoder"
     # A chat template writes the special tokens itself.
     options = {"verbose": False, "add_special_tokens": task.messages is None or separate}
-    prefix = 0 if separate else len(tokenizer("", **options)["input_ids"])  # e.g. OPT's </s>
-    prompt_ids = tokenizer([prompt for prompt, _ in texts], **options)["input_ids"]
+    prefix, suffix = (0, 0) if separate else special_tokens(tokenizer, **options)
+
+    def ids_of(texts: list[str]) -> list[list[int]]:
+        return [ids[: len(ids) - suffix] for ids in tokenizer(texts, **options)["input_ids"]]
+
+    prompt_ids = ids_of([prompt for prompt, _ in texts])
     encoded = []
     for example, (prompt, answers), ids in zip(examples, texts, prompt_ids, strict=True):
         if not ids:
@@ -92,15 +96,25 @@ def encode(
         if separate:
             tails = [tokenizer(text_target=a.strip())["input_ids"] for a in answers]
         elif task.kind == "classification":
-            joined = tokenizer([prompt + a for a in answers], **options)["input_ids"]
+            joined = ids_of([prompt + a for a in answers])
             tails = [_tail(a, prompt, ids, j) for a, j in zip(answers, joined, strict=True)]
         else:
-            tails = [_completion(task, tokenizer, prompt, ids, a, options) for a in answers]
+            tails = [_completion(task, tokenizer, prompt, ids, a, ids_of) for a in answers]
         room = task.max_length - (0 if separate else max(map(len, tails), default=0))
         kept = _truncate(task, ids, prefix, room, example.row)
         more = _told(task, example, prompt, answers)
         encoded.append(Encoded(kept, tails, example.label, cut=len(ids) - len(kept), **more))
     return encoded
+
+
+def special_tokens(tokenizer: Any, **options: Any) -> tuple[int, int]:
+    """Returns how many special tokens a tokenizer puts before a text, as OPT's `</s>`, and how many behind it."""
+    around = tokenizer("a", **options)["input_ids"]
+    text = tokenizer("a", **options | {"add_special_tokens": False})["input_ids"]
+    count = len(around) - len(text)
+    places = (i for i in reversed(range(count + 1)) if around[i : i + len(text)] == text)
+    before = next(places, count)
+    return before, count - before
 
 
 def _texts(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, list[str]]:
@@ -200,11 +214,16 @@ def _asked(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _completion(
-    task: TaskConfig, tokenizer: Any, prompt: str, ids: list[int], text: str, options: Any
+    task: TaskConfig,
+    tokenizer: Any,
+    prompt: str,
+    ids: list[int],
+    text: str,
+    ids_of: Callable[[list[str]], list[list[int]]],
 ) -> list[int]:
     """Returns a completion's tokens with its end: from the joint text, or alone if that changes the prompt's tokens."""
     text += task.stop or ""
-    joined = tokenizer(prompt + text, **options)["input_ids"]
+    (joined,) = ids_of([prompt + text])
     if joined[: len(ids)] == ids and len(joined) > len(ids):
         tail = joined[len(ids) :]
     else:

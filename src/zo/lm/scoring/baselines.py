@@ -14,7 +14,7 @@ from zo.lm.baselines import ICLConfig, LinearProbeConfig
 from zo.lm.config import ModelError
 from zo.lm.scoring.candidates import CandidateScorer, Evaluation
 from zo.tasks.config import TaskError
-from zo.tasks.prompts import Encoded
+from zo.tasks.prompts import Encoded, special_tokens
 
 
 class Given(NamedTuple):
@@ -38,7 +38,7 @@ class InContext:
 
     def __init__(self, config: ICLConfig, given: Given) -> None:
         tokenizer, train = given.tokenizer, list(given.train)
-        self._scorer, self._first = given.scorer, len(tokenizer("")["input_ids"])
+        self._scorer, self._first = given.scorer, special_tokens(tokenizer)[0]
         self._demonstrations: list[int] = []
         between = tokenizer(config.separator, add_special_tokens=False)["input_ids"]
         for example in random.Random(given.seed).sample(train, min(config.k, len(train))):
