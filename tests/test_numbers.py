@@ -7,7 +7,6 @@ not on its page with these values fails; so does a number on a page that no sent
 import json
 import re
 from functools import cache
-from math import hypot
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from scipy.special import stdtrit
 
 from analysis.stats.inference import holm, paired_estimates
 from analysis.stats.passes import area
@@ -68,10 +66,11 @@ def decided(rows: pd.DataFrame) -> dict[str, str]:
     return verdicts[verdicts.isin(("better", "worse"))].to_dict()
 
 
-def at_share(sweep: str, share: float = 0.5) -> pd.DataFrame:
+def at_share(sweep: str, share: float = 0.5, without: int = 0) -> pd.DataFrame:
     """Differences from MeZO at a share of the budget by line, with `ci` and Holm's p of the family.
 
-    A line's runs are in the order of their seeds.
+    A line's runs are in the order of their seeds, and a line of fewer has the first. The first
+    `without` seeds are left out.
     """
     curves = table(f"{sweep}/evaluations.parquet").groupby("run_id")
     rows = compared(sweep).query("seeds > 1")
@@ -83,18 +82,60 @@ def at_share(sweep: str, share: float = 0.5) -> pd.DataFrame:
 
     losses = [[loss(run) for run in runs.split()] for runs in rows["run_ids"]]
     by_seed = pd.DataFrame(losses, rows.index)
-    assert by_seed.notna().all(axis=None)
-    gaps = (by_seed - by_seed.loc["mezo"]).stack()
+    assert by_seed.notna().sum(axis=1).equals(rows["seeds"])
+    by_seed = by_seed.iloc[:, without:]
+    gaps = (by_seed - by_seed.loc["mezo"]).stack().dropna()
     found = paired_estimates(gaps, [gaps.index.get_level_values("line")])
     found["ci"] = found["high"] - found["estimate"]
-    found["p_holm"] = pd.Series(holm(found["p_value"][of := family(rows).index].tolist()), of)
+    of = family(rows).index.intersection(found.index)
+    found["p_holm"] = pd.Series(holm(found["p_value"][of].tolist()), of)
     return found
 
 
-def unpaired(rows: pd.DataFrame, key: str, line: str) -> float:
-    """Half of Student's 95 % interval of a line's mean minus MeZO's, of three seeds each, which are not paired."""
-    halves = rows[f"{key}_half"]
-    return stdtrit(4, 0.975) / stdtrit(2, 0.975) * hypot(halves[line], halves["mezo"])
+def signed(estimate: float, half: float, p_holm: float, digits: int = 3) -> str:
+    """A difference and half of its interval; bold if it is significant."""
+    text = f"{estimate:+.{digits}f} ± {half:.{digits}f}".replace("-", "−")
+    return f"**{text}**" if p_holm < 0.05 else text
+
+
+def gap(line: str, share: float, without: int = 0) -> str:
+    """A line's loss minus MeZO's in the long comparison."""
+    row = at_share("compare_smollm2_long", share, without).loc[line]
+    return signed(row["estimate"], row["ci"], row["p_holm"])
+
+
+def ratio(line: str, level: int) -> str:
+    """A line's passes to a level over MeZO's, with the interval."""
+    row = compared("compare_smollm2_long").loc[line]
+    of, low, high = (row[f"{key}_{level}"] for key in ("ratio", "low", "high"))
+    known = pd.notna(low)  # else all seeds have the same ratio, and the evaluations bound it
+    low, high = (low, high) if known else (row[f"least_{level}"], row[f"most_{level}"])
+    text = f"{of:.2f} ({low + 1e-9:.2f}–{high:.2f})"
+    return f"**{text}**" if row[f"p_holm_{level}"] < 0.05 else text
+
+
+@cache
+def further() -> pd.DataFrame:
+    """Right answers to 2,000 further texts, %, by line: means over ten seeds, and those minus MeZO's."""
+    rows = table("compare_smollm2_long/further.csv", "optimizer", "seed")
+    assert set(rows["texts"]) == {2000}
+    assert set(rows.groupby("optimizer").size()) == {10}
+    right = 100 * rows["accuracy"].unstack()
+    means, gaps = (
+        paired_estimates(of.stack(), [of.stack().index.get_level_values(0)])
+        for of in (right, (right - right.loc["mezo"]).drop("mezo"))
+    )
+    gaps["p_holm"] = holm(gaps["p_value"].tolist())
+    both = means.join(gaps, rsuffix="_gap")
+    return both.assign(
+        half=both["high"] - both["estimate"], half_gap=both["high_gap"] - both["estimate_gap"]
+    )
+
+
+def more_right(line: str) -> str:
+    """A line's points above MeZO's of the further texts."""
+    row = further().loc[line]
+    return signed(row["estimate_gap"], row["half_gap"], row["p_holm"], 1)
 
 
 def curves(sweep: str, line: str) -> pd.DataFrame:
@@ -126,8 +167,14 @@ def lowest(sweep: str, line: str) -> int:
 
 
 def percent(line: str) -> str:
-    rows = compared("compare_smollm2_long").loc[line]
-    return f"{rows['test']:.0f} ± {rows['test_half']:.0f}"
+    """Right answers of a line of the long comparison: to the further texts, else to the test texts."""
+    right, test = further(), compared("compare_smollm2_long").loc[line]
+    mean, half = (
+        right.loc[line, ["estimate", "half"]]
+        if line in right.index
+        else test[["test", "test_half"]]
+    )
+    return f"{mean:.1f} ± {half:.1f}"
 
 
 def at_most(line: str) -> str:
@@ -202,7 +249,9 @@ def names() -> dict[str, Any]:
         "whole": compared("compare_smollm2_all"),
         "half": at_share("compare"),
         "lora_half": at_share("compare_smollm2"),
-        "long_at": {of: at_share("compare_smollm2_long", of / 100) for of in (25, 50, 100)},
+        "again": pd.DataFrame(
+            [at_share("compare_smollm2_long", of, 3)["p_holm"] for of in (0.25, 0.5, 1.0)]
+        ),
         "rewarded": compared("reward"),
         "grpo": grpo(),
     }
