@@ -81,7 +81,7 @@ def at_share(sweep: str, share: float = 0.5, without: int = 0) -> pd.DataFrame:
         return curve["eval/val_loss"].iloc[there]
 
     losses = [[loss(run) for run in runs.split()] for runs in rows["run_ids"]]
-    by_seed = pd.DataFrame(losses, rows.index)
+    by_seed = pd.concat(map(pd.Series, losses), axis=1, keys=rows.index).T
     assert by_seed.notna().sum(axis=1).equals(rows["seeds"])
     by_seed = by_seed.iloc[:, without:]
     gaps = (by_seed - by_seed.loc["mezo"]).stack().dropna()
@@ -126,7 +126,7 @@ def further() -> pd.DataFrame:
         for of in (right, (right - right.loc["mezo"]).drop("mezo"))
     )
     gaps["p_holm"] = holm(gaps["p_value"].tolist())
-    both = means.join(gaps, rsuffix="_gap")
+    both = means.join(gaps.add_suffix("_gap"))
     return both.assign(
         half=both["high"] - both["estimate"], half_gap=both["high_gap"] - both["estimate_gap"]
     )
@@ -135,7 +135,7 @@ def further() -> pd.DataFrame:
 def more_right(line: str) -> str:
     """A line's points above MeZO's of the further texts."""
     row = further().loc[line]
-    return signed(row["estimate_gap"], row["half_gap"], row["p_holm"], 1)
+    return signed(row["estimate_gap"], row["half_gap"], row["p_holm_gap"], 1)
 
 
 def curves(sweep: str, line: str) -> pd.DataFrame:
