@@ -108,12 +108,18 @@ def encode(
 
 
 def special_tokens(tokenizer: Any, **options: Any) -> tuple[int, int]:
-    """Returns how many special tokens a tokenizer puts before a text, as OPT's `</s>`, and how many behind it."""
+    """Returns how many special tokens a tokenizer puts before a text, as OPT's `</s>`, and how many behind it.
+
+    Raises:
+        TaskError: The tokens of a text are others beside special tokens.
+    """
     around = tokenizer("a", **options)["input_ids"]
     text = tokenizer("a", **options | {"add_special_tokens": False})["input_ids"]
     count = len(around) - len(text)
     places = (i for i in reversed(range(count + 1)) if around[i : i + len(text)] == text)
-    before = next(places, count)
+    before = next(places, None)
+    if before is None:
+        raise TaskError("model.path: the tokenizer gives a text other tokens beside special tokens")
     return before, count - before
 
 
