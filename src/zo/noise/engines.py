@@ -88,6 +88,10 @@ class PreparedProgram(ABC):
     def __init__(self, *call: *ProgramCall): ...
 
     @abstractmethod
+    def give(self, program: Program) -> None:
+        """Has it run another program, of the same lists of tensors."""
+
+    @abstractmethod
     def run_all(self) -> None:
         """Runs the program on all tensors."""
 

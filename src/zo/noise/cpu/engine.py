@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache, partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from zo.noise.engines import (
     flat_array,
 )
 from zo.noise.keys import NoiseKey
+
+if TYPE_CHECKING:
+    from zo.noise.program import Program
 
 ALONE = 2**16
 """Values per thread below which a second thread does not pay off."""
@@ -55,11 +58,16 @@ class NumbaProgram(PreparedProgram):
         program, lists, positions, keeps = call
         from zo.noise.cpu.programs import run  # here: most methods need none
 
-        self._kernel, self._program = run, program.assembled()
+        self._kernel = run
+        self.give(program)
         rows = [[*map(Tensor.data_ptr, of)] for of in lists]
         rows += [[DTYPES.index(t.dtype) for t in of] for of in lists]
         rows += [[*map(Tensor.numel, of)] for of in lists]
         self._rows, self._keeps = np.array([*rows, [*positions]], np.int64), keeps
+
+    def give(self, program: Program) -> None:
+        """As `PreparedProgram.give`."""
+        self._program = program.assembled()
 
     def run_all(self) -> None:
         """As `PreparedProgram.run_all`."""

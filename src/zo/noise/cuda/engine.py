@@ -41,17 +41,21 @@ class TritonProgram(PreparedProgram):
 
     def __init__(self, *call: *ProgramCall):
         program, lists, positions, keeps = call
-        self._steps = steps_of(program)
-        numbers = [step.number for step in program.steps]
-        keys = program.keys + [NO_KEY] * (len(numbers) - len(program.keys))
-        self._terms = tuple(zip(numbers, keys, strict=True))
-        self._wide = bool(program.signs)
+        self.give(program)
         columns = [[*map(Tensor.numel, lists[0])], positions, keeps.view(np.int32)]
         for of in lists:
             columns += [[*map(Tensor.data_ptr, of)], [*map(Tensor.numel, of)]]
         self._rows = np.array(columns, np.int64).T
         dtypes = ([t.dtype for t in of] for of in lists)
         self._kinds = [*zip((t.device for t in lists[0]), *dtypes, strict=True)]
+
+    def give(self, program: Program) -> None:
+        """As `PreparedProgram.give`."""
+        self._steps = steps_of(program)
+        numbers = [step.number for step in program.steps]
+        keys = program.keys + [NO_KEY] * (len(numbers) - len(program.keys))
+        self._terms = tuple(zip(numbers, keys, strict=True))
+        self._wide = bool(program.signs)
 
     def run_all(self) -> None:
         """As `PreparedProgram.run_all`."""

@@ -28,12 +28,13 @@ class BranchedLayers:
     Args:
         tensors: θ's tensors, which hold W.
         a: Aᵀ of each matrix, (w, rows): θ = W + A Vᵀ without a branch.
-        v: Vᵀ of each matrix, (w, columns).
+        v: V of each matrix, (columns, w).
 
     Attributes:
         count: Number of branches.
         left: Lᵀ of each matrix at every branch, (n, w, rows), and of each vector its displacement, (n, values); None is
             θ.
+        alone: Lᵀ of each matrix at the only branch, (w, rows), if there is but one, whose R is V.
         right: Rᵀ of each matrix at every branch, (n, w, columns); None is V at all branches.
         there: Each vector at every branch, (n, values), rounded once, by its position.
         moved: Whether A may be other than 0.
@@ -45,6 +46,7 @@ class BranchedLayers:
         self._tensors, self._a, self._v = tensors, a, v
         self.count = 1
         self.left: list[Tensor] | None = None
+        self.alone: list[Tensor] | None = a
         self.right: list[Tensor] | None = None
         self.there: Mapping[int, Tensor] = {}
         self.moved = False
@@ -91,9 +93,11 @@ class BranchedLayers:
         left: list[Tensor] | None,
         right: list[Tensor] | None,
         there: Mapping[int, Tensor],
+        alone: list[Tensor] | None = None,
     ) -> None:
-        """Has the layers compute at other branches."""
+        """Has the layers compute at other branches; see the attributes."""
         self.count, self.left, self.right, self.there = count, left, right, there
+        self.alone = self._a if left is None else alone
 
     def restore_tensors(self) -> None:
         """Restores the modules' own tensors, also after an interrupted call."""
@@ -147,6 +151,11 @@ class BranchedLayers:
         self, y: Tensor, x: Tensor, weight: int, bias: int | None, transposed: bool, path: str
     ) -> Tensor:
         """Adds to y, (…, out), the displacement for x, (…, in): (x R) Lᵀ, or (x L) Rᵀ, and a bias's own."""
+        simple = not transposed and (bias is None or self.left is None) and y.is_contiguous()
+        if simple and self.alone is not None and x.dtype == y.dtype == torch.float32:
+            rows = x.reshape(-1, x.shape[-1]).mm(self._v[weight])
+            y.view(-1, y.shape[-1]).addmm_(rows, self.alone[weight])
+            return y
         x = x if x.dim() > 1 else x[None]
         count = self._branches_of(x, path)
         first, second = self._right(weight), self._left(weight)
@@ -250,9 +259,9 @@ class BranchedLayers:
         """A layer of biases and scales: computes with displaced tensors, rounded once."""
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
-            self._differ(*own.values())
             if self.left is None:
                 return plain(*args, **kwargs)
+            self._differ(*own.values())
             there = {name: self.there[i] for name, i in own.items()}
             if self.count == 1:
                 single = {name: t[0] for name, t in there.items()}
@@ -358,7 +367,7 @@ class BranchedLayers:
 
     def _right(self, i: int) -> Tensor:
         """Returns Rᵀ of matrix `i`: (w, columns), or (n, w, columns)."""
-        return self._v[i] if self.right is None else self.right[i]
+        return self._v[i].mT if self.right is None else self.right[i]
 
     def _split(self, x: Tensor, path: str) -> Tensor:
         """Returns x split by branch: (n, rows of a branch, …).

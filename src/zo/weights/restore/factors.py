@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zo.noise import NoiseKey, PhiloxEngine
+from zo.noise import NoiseKey, PhiloxEngine, PreparedProgram
 from zo.noise.program import Program
 from zo.weights.aliasing import VIEW, is_alias, storage_key
 from zo.weights.anchor import SeenUpdate
@@ -60,8 +60,9 @@ class Factors(RestorePolicy):
         if any(p.dtype == torch.float64 for p in self.local):
             raise ValueError("restore=factors: computes in float32, and the weights are float64")
         tensors = self._tensors = self.local
+        self._philox = space.engine if isinstance(space.engine, PhiloxEngine) else None
         self.a = [torch.zeros(0, dtype=torch.float32, device=p.device) for p in tensors]
-        self._v = list(self.a)  # Vᵀ of each tensor, (w, columns)
+        self._v = list(self.a)  # V of each tensor, (columns, w)
         self._slices: dict[NoiseKey, slice] = {}  # key of a V -> its rows among the w
         self._layers = BranchedLayers(tensors, self.a, self._v)
         self._layers.unread = dict(enumerate(space.names))
@@ -70,6 +71,9 @@ class Factors(RestorePolicy):
         self._moving: dict[NoiseKey, list[Tensor]] = {}  # A, as `_parts`
         self._buffers: list[Tensor] = []  # memory of the branches' left factors and displacements
         self._filled: tuple[int, dict[NoiseKey, slice]] | None = None  # what `_branches` are of
+        # What writes lists of these buffers, by the ids of what is written and what is read.
+        self._prepared: dict[tuple[int, int], PreparedProgram | None] = {}
+        self._alone: list[Tensor] | None = None  # the left factors of the only branch,
         self._rights: list[Tensor] = []  # and of their own right factors
         self._drawn: dict[Hashable, list[Tensor]] = {}  # for the probes, and the update after them
         self._closed = False
@@ -86,10 +90,10 @@ class Factors(RestorePolicy):
             self._slices = slices
             for i, p in enumerate(self._tensors):
                 if p.dim() > 1:
-                    self._v[i] = torch.cat([z.right(i, p) for z in directions])
+                    self._v[i] = torch.cat([z.right(i, p) for z in directions]).mT
                     if self.a[i].dim() == 1:
                         self.a[i] = p.new_zeros(width, p.shape[0], dtype=torch.float32)
-            self._moving = self._parts(self.a)
+            self._moving, self._prepared = self._parts(self.a), {}
         self._update_moved()
         return {"a": self.a}
 
@@ -97,8 +101,9 @@ class Factors(RestorePolicy):
         """Returns entries of W + A Vᵀ."""
         found = super().entries(i, index)
         if i in self._matrices and self._layers.moved:
-            columns = self._v[i].shape[1]
-            found = found + (self.a[i][:, index // columns] * self._v[i][:, index % columns]).sum(0)
+            columns = len(self._v[i])
+            v = self._v[i].mT[:, index % columns]
+            found = found + (self.a[i][:, index // columns] * v).sum(0)
         return found
 
     def to(self, terms: Terms) -> None:
@@ -173,7 +178,7 @@ class Factors(RestorePolicy):
                 for i in self._matrices:
                     self.a[i].mul_(1 - min(anchor.shares[i], 1.0))
             vectors = [self._tensors[i] for i in self._vectors]
-            if anchor is not None or not self._run(vectors, vectors, self._vectors, terms):
+            if vectors and (anchor is not None or not self._add_drawn(vectors, terms)):
                 rest = [(c, Stored(self._drawn_of(z))) for c, z in terms]
                 for i, p in zip(self._vectors, vectors, strict=True):
                     target = UpdateTarget(p, i, 0.0, None)
@@ -186,7 +191,7 @@ class Factors(RestorePolicy):
             if not self._layers.moved:
                 return
             for i in self._matrices:
-                _merge_matrix(self._tensors[i], self.a[i], self._v[i])
+                _merge_matrix(self._tensors[i], self.a[i], self._v[i].mT)
                 self.a[i].zero_()
             self._layers.moved = False
 
@@ -253,7 +258,8 @@ class Factors(RestorePolicy):
                     )
                     for left in branches
                 ]
-                self._filled = len(points), self._slices
+                self._alone = branches[0] if len(branches) == 1 else None
+                self._filled, self._prepared = (len(points), self._slices), {}
             for terms, (parts, matrices, vectors) in zip(points, self._branches, strict=True):
                 base = self._moving
                 if matrices and len(parts) > 1:  # most parts have no term
@@ -261,7 +267,7 @@ class Factors(RestorePolicy):
                     base = parts
                 self._write_left(parts, base, terms)
                 self._write(vectors, None, self._vectors, terms)
-            self._displace(len(points), None)
+            self._displace(len(points), None, self._alone)
 
     def _displace_own(self, points: Sequence[Terms]) -> None:
         """Has branch b compute at θ + Σ c_j U_j V_jᵀ, concatenated in its own left and right factors."""
@@ -291,39 +297,57 @@ class Factors(RestorePolicy):
                     _add([self._buffers[i][b] for i in self._vectors], noise, c)
             self._displace(n, self._rights)
 
-    def _displace(self, count: int, right: list[Tensor] | None) -> None:
+    def _displace(
+        self, count: int, right: list[Tensor] | None, alone: list[Tensor] | None = None
+    ) -> None:
         """Has the layers compute with what the branches' buffers hold."""
         there, at = dict[int, Tensor](), self._vectors
         if at:
             vectors = [self._tensors[i] for i in at]
             moved = torch._foreach_add([self._buffers[i] for i in at], vectors)
             there = {i: t.to(p.dtype) for i, t, p in zip(at, moved, vectors, strict=True)}
-        self._layers.displace(count, self._buffers, right, there)
+        self._layers.displace(count, self._buffers, right, there, alone)
 
-    def _run(
-        self, out: list[Tensor], base: list[Tensor] | None, at: Sequence[int], terms: Terms
-    ) -> bool:
-        """As `_write`, in one pass that draws on the way; returns whether there is one."""
-        engine = self.space.engine
-        if not out:
-            return True
-        plain = all(type(z) is LowRank and z.engine is engine for _, z in terms)
-        if not (plain and isinstance(engine, PhiloxEngine)):
-            return False
+    def _program(self, reads: bool, terms: Terms) -> Program | None:
+        """Returns the program that writes what a second list holds, or 0, plus Σ c_j U_jᵀ; None if none draws them."""
+        engine = self._philox
+        if engine is None or any(
+            type(z) is not LowRank or z.engine is not engine for _, z in terms
+        ):
+            return None
         program = Program()
-        x = program.full(0.0) if base is None else program.read(1)
+        x = program.read(1) if reads else program.full(0.0)
         for c, z in terms:
             x = x.add(program.draw(_low_rank(z).u), alpha=c)
         program.write(0, x)
-        lists = [out] if base is None else [out, base]
-        return engine.run(program, lists, at, np.ones(len(at), np.float32))
+        return program
+
+    def _add_drawn(self, vectors: list[Tensor], terms: Terms) -> bool:
+        """Adds Σ c_j z_j to θ's vectors, drawn on the way; returns whether it could."""
+        program, keeps = self._program(True, terms), np.ones(len(vectors), np.float32)
+        if program is None or self._philox is None:
+            return False
+        return self._philox.run(program, [vectors, vectors], self._vectors, keeps)
 
     def _write(
         self, out: list[Tensor], base: list[Tensor] | None, at: Sequence[int], terms: Terms
     ) -> None:
-        """Writes base + Σ c_j U_jᵀ, or z_j, of the tensors at some positions; without a base, the sum."""
-        if self._run(out, base, at, terms):
+        """Writes base + Σ c_j U_jᵀ, or z_j, of the tensors at some positions; without a base, the sum.
+
+        Both lists are this object's own buffers, which stay where they are.
+        """
+        if not out:
             return
+        program = self._program(base is not None, terms)
+        if program is not None and self._philox is not None:
+            of = id(out), id(base)
+            if of not in self._prepared:
+                lists, keeps = [out] if base is None else [out, base], np.ones(len(at), np.float32)
+                self._prepared[of] = self._philox.prepare(program, lists, at, keeps)
+            if prepared := self._prepared[of]:
+                prepared.give(program)
+                prepared.run_all()
+                return
         if base is None:
             torch._foreach_zero_(out)
         elif base is not out:
