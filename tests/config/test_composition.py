@@ -88,3 +88,18 @@ def test_a_range_has_the_values_that_one_would_type(typed, values):
     key = typed.partition("=")[0]
     runs = command_line.runs(["optimizer=mezo", typed], multirun=True)
     assert [getattr(run, key) for run in runs] == values
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("raise SystemExit(0)", "own.py cannot be run: SystemExit: 0"),
+        ("import nosuch", "own.py cannot be run: ModuleNotFoundError"),
+        ("class M: pass", "own.py has no class M that builds on ZOOptimizer"),
+    ],
+)
+def test_a_file_without_a_method_is_named(content, says, tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=says):
+        from_file.register(f"{file}:M")

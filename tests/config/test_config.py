@@ -146,6 +146,8 @@ task=reward task.path=a.csv lr=1 !objective.function=reasoning_gym
 task=reasoning_gym lr=1 objective.functions={rules.py:a:1} !objective.function=b:c !objective.on_error=skip
 task=reasoning_gym lr=1 !objective.functions={score:1} !objective.timeout=0 !objective.workers=0
 task=reasoning_gym lr=1 !task.samples=2 !task.top_p=0
+task=sst2 !objective.function=rules.py:score !objective.beta=3 !objective.timeout=3
+task=reasoning_gym lr=1 !objective.functions={rules.py:a:1,rules.py:a:2}
 """
 """Command lines: the words behind ! are wrong, or name what is missing."""
 
@@ -296,6 +298,8 @@ GIVES = [
     (["adapter=bias"], {"lr": 3e-4}),  # the model's rates
     *(([f"optimizer={of}", "budget=forward_passes", "steps=720", "eval_every=180"],
         {"steps": n, "eval_every": n // 4, "budget": "steps"}) for of, n in BUDGETS),
+    (["out=2024_01", "tracking.group=1e-3", "task.text=true"],
+        {"out": "2024_01", "tracking.group": "1e-3", "task.text": "true"}),
     ([*GYM, "task.options={max_terms: 2}", "task.options.min_terms=2"],
         {"task.options": {"max_terms": 2, "min_terms": 2}}),
     ([*GYM, "objective.functions={rules.py:score: 1, trl.rewards:think_format_reward:0.2}"],

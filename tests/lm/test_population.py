@@ -25,16 +25,17 @@ DROPPING = {name for name, make in WRITERS.items() if can_decode(make())}
 
 
 class Numbers:
-    """Rates texts by a number of their letters, and those with no `e` not at all."""
+    """Rates texts by a number of their letters, and those with a multiple of 31 not at all."""
 
-    names, own, notes = [], [], []
+    key, names, own, notes = "objective.function", [], [], []
 
     def __init__(self):
         self.written = []
 
     def rate(self, request, rows, together=False):
         self.written.extend(request.texts)
-        return Ratings([float(sum(map(ord, t)) % 97) if "e" in t else None for t in request.texts])
+        numbers = [sum(map(ord, text)) % 97 for text in request.texts]
+        return Ratings([float(x) if x % 31 else None for x in numbers])
 
 
 @pytest.mark.parametrize("drawn", [False, True])

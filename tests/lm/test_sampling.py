@@ -16,6 +16,7 @@ from zo.lm.scoring.texts import TextScorer, text_scorer
 from zo.noise.keys import SAMPLING, NoiseKey
 from zo.noise.philox import words
 from zo.rewards.tally import Ratings
+from zo.tasks import TaskError
 
 HOT = Sampling(temperature=1.0, top_p=1.0, seed=5)
 ROWS = [(e, sample) for e in ASKED for sample in range(4)]
@@ -114,7 +115,7 @@ def test_a_small_change_of_the_weights_changes_few_texts():
 class Recorded:
     """Rates texts by their length, and keeps them."""
 
-    names, own, notes = (), (), ()
+    key, names, own, notes = "objective.function", (), (), ()
 
     def __init__(self):
         self.texts = []
@@ -133,6 +134,17 @@ def rated(monkeypatch):
     rated = Recorded()
     monkeypatch.setattr(texts, "MeasureRater", lambda _: rated)
     return rated
+
+
+def test_texts_that_no_function_rates_have_no_mean(rated, monkeypatch):
+    """Neither a step's, where 0 would be better than any penalty, nor an evaluation's."""
+    monkeypatch.setattr(rated, "rate", lambda request, *_: Ratings([None] * len(request.texts)))
+    scorer = text_scorer(TASK, None, opt(), TOKENS)
+    for measure in (lambda: scorer.loss(ASKED), lambda: scorer.evaluate(ASKED, 200)):
+        with pytest.raises(TaskError, match="objective.function: returned None for every text"):
+            measure()
+    scorer.measure_constants(ASKED, ASKED)
+    assert scorer.constant is None
 
 
 def test_a_step_writes_samples_and_all_points_of_a_step_the_same_ones(rated):

@@ -37,6 +37,11 @@ def write(line):
     return os.write(max(map(int, os.listdir("/proc/self/fd"))), line.replace("TOKEN", token()).encode() + b"\\n")
 def answers(completions, answer, **_):
     return [None if a is None else float(c == a) for c, a in zip(completions, answer)]
+def shared(prompts, texts):
+    return [len(texts)]
+def alone(prompts, texts):
+    (text,) = texts
+    return [len(text)]
 def day(completions, when, **_):
     return [w.day for w in when]
 """
@@ -174,6 +179,16 @@ def test_the_run_stops_at_the_first_text_that_has_no_number(rules):
     assert "line 6, in run" in str(caught.value.__cause__)
     with pytest.raises(RewardError, match=r"took longer than 2 s \(row 102\)"):
         rate(rater(rules, "run"), ["1", "2", "9**9**9"])
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("shared", "returns 1 numbers for 3 texts"), ("alone", "ValueError: too many values")],
+)
+def test_a_function_that_rates_no_several_texts_stops_the_run(rules, name, says):
+    """Though it rates each of them alone."""
+    with pytest.raises(RewardError, match=f"rules.py:{name}: .*{says}"):
+        rate(rater(rules, name), ["a", "bc", "d"])
 
 
 def test_several_functions_are_weighted_and_one_that_knows_nothing_is_left_out(rules):

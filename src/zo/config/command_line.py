@@ -419,7 +419,8 @@ def _grid(sweeper: SweeperConfig, parsed: Sequence[Override]) -> list[list[str]]
     values: dict[str, list[str]] = {}
     for o in overrides:
         key, several = o.get_key_element(), o.is_sweep_override()
-        texts = o.sweep_string_iterator() if several else [o.get_value_element_as_str()]
+        typed = str(o.input_line).partition("=")[2] or o.get_value_element_as_str()
+        texts = o.sweep_string_iterator() if several else [typed]
         if o.value_type == ValueType.RANGE_SWEEP:
             texts = map(str, _values(o))
         values[key] = [f"{key}={text}" for text in texts]

@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, StringNode, open_dict
 
 from zo.config.checks import ConfigError, Problem
 from zo.config.explain import explain_yaml
@@ -44,7 +44,10 @@ def with_own_keys(override: str) -> str:
         return override
     key, _, value = override.partition("=")
     if key == FUNCTIONS and (inside := re.fullmatch(r"\{(.*)\}", value.strip())):
-        pairs = (entry.rpartition(":") for entry in inside[1].split(","))
+        pairs = [entry.rpartition(":") for entry in inside[1].split(",")]
+        names = [name.strip() for name, *_ in pairs]
+        if twice := [name for name in names if name and names.count(name) > 1]:
+            raise ConfigError([Problem(key, value, f"has {twice[0]} twice; give it once")])
         value = ",".join(re.sub(r"(?<!\\):", r"\:", name) + f":{of}" for name, _, of in pairs)
         value = f"{{{value}}}"
     return f"++{key}={value}"
@@ -124,13 +127,17 @@ def _set(cfg: DictConfig, override: Override) -> None:
     if override.package is not None:
         raise ConfigCompositionException(f"{override.input_line}: there is no such group")
     there = OmegaConf.select(cfg, key, throw_on_missing=False)
+    above, _, name = key.rpartition(".")
+    holder = OmegaConf.select(cfg, above) if above else cfg
     if override.is_delete():
         if there is None or value not in (None, there):
             raise ConfigCompositionException("is not there to be removed")
-        above, _, name = key.rpartition(".")
         with open_dict(cfg):
-            del (OmegaConf.select(cfg, above) if above else cfg)[name]
+            del holder[name]
         return
+    node = holder._get_node(name, validate_access=False) if isinstance(holder, DictConfig) else None
+    if isinstance(node, StringNode) and isinstance(value, (bool, int, float)):
+        value = str(override.input_line).partition("=")[2].strip()  # 2024_01 is text there
     if override.is_add() and there is not None and not isinstance(value, (dict, list)):
         raise ConfigCompositionException(f"is there already; write {override.input_line[1:]}")  # type: ignore[index]
     force = override.is_add() or override.is_force_add()

@@ -54,7 +54,10 @@ def _run(file: Path) -> ModuleType:
     sys.modules[module.__name__] = module  # dataclass looks its types up there
     try:
         exec(compile(content, file, "exec"), vars(module))
-    except Exception as error:
+    except BaseException as error:
+        del sys.modules[module.__name__]
+        if not isinstance(error, (Exception, SystemExit)):
+            raise
         raise ValueError(f"{file} cannot be run: {type(error).__name__}: {error}") from error
     _read[file] = content, module
     return module

@@ -20,6 +20,7 @@ MOST_WORKERS = 4
 SLOWER = 5  # A call that takes this many times longer than usual is repeated with each text alone
 LEAST_S = 1.0
 SHARE = 4  # A call has so few texts that it usually needs only one in so many parts of its timeout
+OF_THE_CALL = ("raise", "length")  # Failures of a function; others may be of a slow or full machine
 Answer = dict[str, Any]
 
 
@@ -103,14 +104,22 @@ class Rater:
         size = count if together else self._texts(f, count)
         parts = [slice(i, min(i + size, count)) for i in range(0, count, size)]
         answers = self._call(f, request, parts)
-        alone = []
-        for part, answer in zip(parts, answers, strict=True):
-            if "failed" in answer and part.stop - part.start > 1:
-                alone += [slice(i, i + 1) for i in range(part.start, part.stop)]
-            else:
+        failed = [
+            ("failed" in a and p.stop - p.start > 1) for p, a in zip(parts, answers, strict=True)
+        ]
+        several = [p for p, again in zip(parts, failed, strict=True) if again]
+        alone = [slice(i, i + 1) for p in several for i in range(p.start, p.stop)]
+        each = iter(self._call(f, request, alone))
+        for part, answer, again in zip(parts, answers, failed, strict=True):
+            if not again:
                 self._take(f, part, answer, values, found)
-        for part, answer in zip(alone, self._call(f, request, alone), strict=True):
-            self._take(f, part, answer, values, found)
+                continue
+            before = len(found.failures)
+            for i in range(part.start, part.stop):
+                self._take(f, slice(i, i + 1), next(each), values, found)
+            wrong = answer["failed"] in OF_THE_CALL and len(found.failures) == before
+            if wrong and self._replacements[f] is None:  # no text is the reason
+                self._take(f, part, answer, values, found)
         return values
 
     def _texts(self, f: int, count: int) -> int:

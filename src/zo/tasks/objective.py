@@ -1,6 +1,7 @@
 """Settings of the objective: the loss that a step reduces."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -28,6 +29,14 @@ FITS = {
 }
 """Objective -> kinds of tasks that it can be used with."""
 
+GRADING = ("on_error", "timeout", "memory_gib", "sandbox")
+READS: dict[str, tuple[str, ...]] = {
+    "dpo": ("beta",),
+    "simpo": ("beta", "gamma"),
+    "metric": ("metric",),
+    "reward": ("function", "functions", *GRADING),
+}
+"""Objective -> keys that it reads; others read none."""
 
 ADDRESS = f"module:function, file.py:function, {' or '.join(NAMED_GRADERS)}"
 
@@ -98,6 +107,15 @@ class ObjectiveConfig(Settings):
             return self.name
         own = {"completion": "completion", "prompts": "reward", "preference": "dpo"}
         return own.get(task.kind, task.objective)
+
+    def unread(self, task: TaskConfig) -> Iterator[tuple[str, str]]:
+        """Yields keys that were given, and that a run on a task does not read, each with what does."""
+        read = READS.get(self.of(task), ()) + (GRADING if task.own_measure else ())
+        default = ObjectiveConfig()
+        for key in dict.fromkeys(key for keys in READS.values() for key in keys):
+            if key not in read and getattr(self, key) != getattr(default, key):
+                of = [f"objective={name}" for name, keys in READS.items() if key in keys]
+                yield key, " and ".join(of)
 
     def rated_by(self, task: TaskConfig) -> dict[str, float]:
         """Returns the weight of each function that rates a task's texts, by its address or name."""

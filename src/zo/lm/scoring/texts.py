@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -151,8 +152,17 @@ class TextScorer:
     def branches(self, batch: Sequence[Encoded], n: int) -> list[float]:
         """Returns the losses of n copies of the batch, whose texts are generated together, copy after copy."""
         copies = self._rewards(batch, n)
-        self._squares += (mean(x * x for x in of if x is not None) or 0.0 for of in copies)
-        return [0.0 - (mean(of) or 0.0) for of in copies]
+        self._squares += (self._mean(x * x for x in of if x is not None) for of in copies)
+        return [0.0 - self._mean(of) for of in copies]
+
+    def _mean(self, rewards: Iterable[float | None]) -> float:
+        """Returns the mean of the rewards that are not None. Raises TaskError if all are."""
+        if (found := mean(rewards)) is None:
+            raise TaskError(
+                f"{self._rater.key}: returned None for every text of a mini-batch or split, which have no mean then;"
+                " return a number for at least one, or give more examples"
+            )
+        return found
 
     def squares(self) -> list[float]:
         """Returns the mean square of the rewards of each copy of a batch since the last call."""
@@ -191,7 +201,7 @@ class TextScorer:
 
         table = self._processes.divide(groups, rated, progress).T.tolist()
         means = [mean(None if math.isnan(v) else v for v in column) for column in table]
-        value = means[0] or 0.0
+        value = self._mean(means[:1])
         of_functions = (f"rewards/{name}" for name in self._rater.names)
         names = [f"pass@{self._decoding.eval_samples}", "errors", *of_functions]
         more = {name: m for name, m in zip(names, means[1:], strict=True) if m is not None}
@@ -236,11 +246,12 @@ class TextScorer:
         every = [Written(text, [], False) for text in texts for _ in some]
         totals = self._rated([*some] * len(texts), every).totals
         means = {
-            text: mean(totals[i * len(some) : (i + 1) * len(some)]) or 0.0
+            text: found
             for i, text in enumerate(texts)
+            if (found := mean(totals[i * len(some) : (i + 1) * len(some)])) is not None
         }
-        text = max(means, key=means.__getitem__)
-        self.constant = text, means[text]
+        if means:
+            self.constant = max(means.items(), key=itemgetter(1))
 
     def _counted(self, examples: Sequence[Encoded], written: Sequence[Written]) -> Ratings:
         """Returns the ratings of texts, and adds these to the tally."""
