@@ -10,6 +10,7 @@ from zo import config
 from zo.config import command_line
 from zo.config.composition import parse
 from zo.config.schema import to_run_config
+from zo.optim import from_file
 
 config.register()
 

@@ -141,7 +141,7 @@ def test_texts_that_no_function_rates_have_no_mean(rated, monkeypatch):
     monkeypatch.setattr(rated, "rate", lambda request, *_: Ratings([None] * len(request.texts)))
     scorer = text_scorer(TASK, None, opt(), TOKENS)
     for measure in (lambda: scorer.loss(ASKED), lambda: scorer.evaluate(ASKED, 200)):
-        with pytest.raises(TaskError, match="objective.function: returned None for every text"):
+        with pytest.raises(TaskError, match=r"objective\.function: returned None for every text"):
             measure()
     scorer.measure_constants(ASKED, ASKED)
     assert scorer.constant is None

@@ -105,6 +105,8 @@ REFUSED = [
     ("x.csv", lines(*PAIRS), {}, r"task\.path: the first line of x\.csv is a row, since '0' is a value below it, too"),
     ("x.jsonl", lines(*[json.dumps({"text": f"{i}", "label": [0, 1, True][i % 3]}) for i in range(12)]), {},
         r"task\.label: 'label' of x\.jsonl is true or false in some rows and a number in others"),
+    ("x.csv", lines("text,label", *["a,3.1", "b,3.10", "c,3.2"] * 4), {},
+        r"'label' of x\.csv has '3\.1' and '3\.10', which are one number and two names"),
     ("x.csv", CSV * 2, {}, r"row 12 of x\.csv, counted from 0, repeats the names of the columns"),
     ("x.csv", lines(CSV + "Total,6"), {}, r"row 12 of x\.csv, counted from 0, has the total of the rows above"),
     ("x.csv", lines("text,label", *[f"a {i},{'pn'[i % 2]}" for i in range(9)], "Summe:,9", *PAIRS), {}, r"row 9 of"),

@@ -140,6 +140,35 @@ def test_tools_and_their_calls_go_to_the_template_and_are_no_empty_turns(tmp_pat
     assert "empty" not in "".join(check_splits(task, splits))
 
 
+R1 = SMOLLM2.replace(
+    "m['content'] + '<|im_end|>'", "(m['content'] or '').split('</think>')[-1] + '<|im_end|>'"
+)
+LOST = [
+    ([("user", "q"), ("assistant", "<think>of a</think>film")], {}, "the trained message"),
+    ([("user", "q"), {"role": "assistant", "content": "film", "thoughts": "of a"}], {}, "the key 'thoughts'"),
+    ([("user", "q"), {**CALL, "content": None}], {}, "the key 'tool_calls'"),
+    ([("user", "q"), ("assistant", "film")], {"tools": TOOLS}, "the column tools"),
+    ([("user", "q"), ("assistant", "film")], {}, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("talk", "given", "said"), LOST)
+def test_what_a_template_leaves_out_of_a_row_is_said(talk, given, said, tmp_path):
+    words, task, splits, example = found(plain(R1), talk, tmp_path, max_length=2000, **given)
+    encoded = tokenize(task, words, splits.train, "decoder")
+    notes = check_tokens(task, {"train": splits.train}, {"train": encoded})
+    assert [f"leaves out {said}" in note for note in notes] == [True] * bool(said)
+    if said != "the trained message":
+        assert example.references == (messages(talk)[-1]["content"] or "<|im_end|>\n",)
+
+
+def test_arguments_that_a_template_quotes_once_more_are_refused(tmp_path):
+    call = {"name": "of", "arguments": '{"a": 1}'}
+    talk = [("user", "q"), {"role": "assistant", "tool_calls": [{"function": call}]}]
+    with pytest.raises(TaskError, match=r'row \d: .*writes the arguments {"a": 1} in quotes'):
+        found(trl.qwen2_5_chat_template, talk, tmp_path, max_length=2000)
+
+
 def test_a_long_conversation_loses_its_beginning_and_one_without_answer_is_refused(tmp_path):
     _, _, _, every = found(plain(SMOLLM2), TALK, tmp_path, turns="all", max_length=2000)
     _, _, _, cut = found(plain(SMOLLM2), TALK, tmp_path, turns="all", max_length=40)

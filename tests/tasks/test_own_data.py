@@ -98,8 +98,10 @@ PAIR = ("a", "0"), ("b", "1")
 ANSWERS = ({"prompt": '"q"', "completion": "12"}, {"prompt": "1.50", "completion": "1e10"},
            {"prompt": "true", "completion": '"2023-01-10"'})  # fmt: skip
 CELLS = [
-    ("x.csv", table(",", ("a", "250.0"), ("b", "250.00"), ("c", "2.50")), {}, ["a", "b"], ["2.50", "250.0"]),
-    ("x.csv", table(",", ("a", "001"), ("b", "1"), ("c", "02")), {}, ["a", "b"], ["001", "02"]),
+    ("x.csv", table(",", ("a", "250.0"), ("b", "250.00"), ("c", "2.50")), {"labels": ["250.0", "250.00", "2.50"]},
+        ["a", "b"], ["250.0", "250.00", "2.50"]),
+    ("x.csv", table(",", ("a", "001"), ("b", "01"), ("c", "02")), {"labels": ["02", "001", "01"]}, ["a", "b"],
+        ["02", "001", "01"]),
     ("x.csv", table(",", ("02116", "0"), ("1.50", "1")), {}, ["02116", "1.50"], [0, 1]),
     ("x.csv", table(",", ("1e10", "true"), (str(2**70), "false")), {}, ["1e10", str(2**70)], ["false", "true"]),
     ("x.jsonl", objects({"text": '"2023-01-10"', "label": "0"}, {"text": str(2**70), "label": "1"}), {},
@@ -328,17 +330,70 @@ def test_files_of_a_folder_train_and_test_as_their_names_say_or_are_refused(
 
 @pytest.mark.parametrize(
     ("pair", "labels"),
-    [(("1", "1.0"), [0, 1]), (("café", "cafe\u0301"), ["café", "other"]), (("a", "a\u200b"), ["a", "other"]),
+    [(("café", "cafe\u0301"), ["café", "other"]), (("a", "a\u200b"), ["a", "other"]),
      (("a", "a "), ["a", "other"]), (("❤", "❤\ufe0f"), ["other", "❤"]), (("b", "b\x7f"), ["b", "other"])],
 )  # fmt: skip
 def test_labels_that_a_reader_cannot_tell_apart_are_one_class(pair, labels, tmp_path):
-    other = "0" if labels[0] == 0 else "other"
-    rows = [("x", pair[0]), ("x", pair[1]), ("y", other)]
+    rows = [("x", pair[0]), ("x", pair[1]), ("y", "other")]
     (tmp_path / "x.csv").write_text(table(",", *rows), encoding="utf-16")
     task, _ = complete(own(tmp_path / "x.csv", split_order="stratified"))
     assert task.labels == labels
     examples = [e for of in vars(load_splits(task)).values() for e in of]
     assert len({(e.fields["text"], e.label) for e in examples}) == 2
+
+
+@pytest.mark.parametrize(
+    "pair", [("m2", "m²"), ("TM", "™"), ("\U0001f3f4\U000e0067", "\U0001f3f4\U000e0073")]
+)
+def test_labels_that_a_reader_tells_apart_are_two_classes(pair, tmp_path):
+    (tmp_path / "x.csv").write_text(table(",", *zip("xy", pair, strict=True)), encoding="utf-8")
+    assert complete(own(tmp_path / "x.csv"))[0].labels == sorted(pair)
+
+
+@pytest.mark.parametrize("labels", [["pos", "neg"], ["neg", "pos"]])
+def test_words_are_in_the_order_of_the_labels_that_are_given(labels, tmp_path):
+    (tmp_path / "x.csv").write_text(table(",", ("good", "pos"), ("bad", "neg")), encoding="utf-8")
+    task, _ = complete(own(tmp_path / "x.csv", labels=labels))
+    assert task.candidates == [f" {label}" for label in labels]
+    examples = [e for of in vars(load_splits(task)).values() for e in of]
+    words = {(e.fields["text"], task.words[e.label]) for e in examples}
+    assert words == {("good", " pos"), ("bad", " neg")}
+
+
+@pytest.mark.parametrize(
+    ("among", "right", "said"),
+    [
+        (["A", "B", "AB", "O"], "AB", ""),
+        (["A", "B", "AB", "O"], ["AB"], ""),
+        ([1, 2, 3], [3], ""),
+        (["A", "B", "AB"], 2, r"task\.label: row \d+ of .* has the answer 2, which is no choice"),
+        (
+            "A, B, AB",
+            "AB",
+            r"task\.choices: row \d+ of .* has 'A, B, AB'; a list of texts is needed",
+        ),
+    ],
+)
+def test_a_right_choice_is_one_of_a_list_or_several(among, right, said, tmp_path):
+    row = {"text": "which?", "among": among, "right": right}
+    given = {"prompt": "{text}", "choices": "among", "label": "right", "candidates": [" {choice}"]}
+    given |= {"validation_split": None, "test_split": None}
+    task = own(write(tmp_path / "x.jsonl", [row] * 12), **given)
+    with pytest.raises(TaskError, match=said) if said else nullcontext():
+        examples = load_splits(task).train
+        (example, *_) = tokenize(task, tokenizer(), examples, "decoder")
+        assert (example.label, example.accepted) == (2, (2,))
+        assert len(example.candidate_ids) == len(among)
+
+
+def test_a_data_set_is_read_the_same_in_whatever_format_it_was_saved(tmp_path):
+    rows = {"text": ["a", "b"] * 6, "label": [0, 1] * 6, "ids": [[1], [2]] * 6}
+    data = datasets.Dataset.from_dict(rows)
+    data.set_format("torch", columns=["label", "ids"])
+    data.save_to_disk(tmp_path / "x")
+    task, _ = complete(own(tmp_path / "x"))
+    assert task.labels == [0, 1]
+    assert {e.fields["text"] for e in load_splits(task).train} == {"a", "b"}
 
 
 def test_a_class_of_one_row_is_named_and_narrow_numbers_have_their_own_digits(tmp_path):

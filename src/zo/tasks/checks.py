@@ -60,6 +60,15 @@ def check_tokens(
                 f"task.messages: the chat template leaves out or rewrites {len(lost)} of {len(asked)} {split} messages"
                 f" of prompts (the first is in row {min(lost)}, counted from 0); see whether it knows their roles"
             )
+        missing = [(of, e.row) for e in encoded for of in e.left_out]
+        for name in dict.fromkeys(of for of, _ in missing):
+            known = {"content": "the trained message", "tools": "the column tools"}
+            what = known.get(name, f"the key {name!r} of messages")
+            of = [row for key, row in missing if key == name]
+            notes.append(
+                f"task.messages: the chat template leaves out {what} in {len(of)} of {len(encoded)} {split} rows (the"
+                f" first is row {min(of)}, counted from 0)"
+            )
         repeats = [len({*map(tuple, e.candidate_ids)}) < len(e.candidate_ids) for e in encoded]
         same = [row for row, of in zip(rows, repeats, strict=True) if of]
         if same and len(same) == len(encoded):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -23,6 +23,7 @@ TOOLS = "tools"
 
 MARK = "\ue000"  # Takes the place of a message's text where its end is looked for
 TOOL_CALLS = "tool_calls"
+UNSHOWN = ("role", "content", "weight", "id", "tool_call_id")  # Keys that a template need not write
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 UNCLEAR = "the chat template does not show where the assistant's messages end; give one with generation blocks"
 
@@ -142,6 +143,36 @@ def rendered(tokenizer: Any, turns: Sequence[Any], tools: Any, asks: bool = Fals
         **({"tools": tools} if tools else {}),
     }
     return str(tokenizer.apply_chat_template(turns, **given))
+
+
+def left_out(
+    render: Callable[[Sequence[Any], Any], str], turns: Sequence[Any], tools: Any, text: str
+) -> tuple[str, ...]:
+    """Returns what a chat template leaves out: the last message's `content`, other keys of messages, `tools`.
+
+    Args:
+        render: Writes messages and tools.
+        turns: The messages.
+        tools: Their tools.
+        text: What it writes of them.
+
+    Raises:
+        ValueError: It quotes a call's arguments, which are JSON text, once more.
+    """
+    for call in (call for turn in turns for call in turn.get(TOOL_CALLS) or ()):
+        given = call.get("function", call).get("arguments") if isinstance(call, Mapping) else None
+        if isinstance(given, str) and '"' in given and json.dumps(given)[1:-1] in text:
+            raise ValueError(
+                f"the chat template writes the arguments {given} in quotes; give an object"
+            )
+    content = "".join(str(turns[-1].get("content") or "").split())
+    found = [] if content in "".join(text.split()) else ["content"]
+    for key in dict.fromkeys(key for turn in turns for key, value in turn.items() if value):
+        if key not in UNSHOWN:
+            without = [{k: of for k, of in turn.items() if k != key} for turn in turns]
+            with suppress(Exception):  # of a template that needs it
+                found += [key] * (render(without, tools) == text)
+    return (*found, *["tools"] * bool(tools and render(turns, None) == text))
 
 
 def trained_tokens(

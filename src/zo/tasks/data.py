@@ -13,6 +13,7 @@ import numpy as np
 from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.examples import Example, Splits
 from zo.tasks.labels import check_labels, plain, same
+from zo.tasks.prompts import right_choices
 from zo.tasks.reading import read_split
 from zo.tasks.rows import Rows, Written
 from zo.tasks.templates import MADE, columns, is_text, shown, task_columns, typed
@@ -83,7 +84,8 @@ def load_splits(task: TaskConfig, all_columns: bool = False) -> Splits:
     made = {name: _examples(task, *part, fields, all_columns) for name, part in parts.items()}
     splits = Splits(**made)
     labels = Counter(e.label for of in vars(splits).values() for e in of)
-    if len(labels) == 1 and task.kind == "classification" and task.objective == "classification":
+    classes = task.kind == task.objective == "classification" and task.choices is None
+    if len(labels) == 1 and classes:
         ((label, count),) = labels.items()
         what = f"all {count} examples are {task.words[label]!r}"
         raise TaskError(f"task.label: {what}; two classes are needed")
@@ -336,8 +338,10 @@ def _label(
 ) -> int:
     """Returns the index of the true candidate of the i-th of some rows."""
     if task.choices is not None:
-        first, choices = values[i][0] if values[i] else None, columns[task.choices][i]
-        if first in choices:
+        choices, right = columns[task.choices][i], right_choices(values[i])
+        if not isinstance(choices, list | tuple):
+            raise TaskError(f"task.choices: {row} has {choices!r}; a list of texts is needed")
+        if (first := right[0] if right else None) in choices:
             return int(choices.index(first))
         raise TaskError(f"task.label: {row} has the answer {first!r}, which is no choice of it")
     index = _index(task, values[i])

@@ -16,30 +16,46 @@ if TYPE_CHECKING:
 
 DECIMAL = re.compile(r"\s*[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,4})?\s*")
 
+JOINS = re.compile("^(ZERO WIDTH (NON-)?JOINER$|TAG |CANCEL TAG)")
+
 
 def plain(value: Any) -> str:
-    """Returns a cell's visible text without case and outer spaces."""
-    return _visible(shown(value)).casefold()
+    """Returns a cell's visible text without case, width and outer spaces."""
+    return unicodedata.normalize("NFKC", _visible(shown(value))).casefold()
 
 
 def _visible(text: str) -> str:
-    """Returns a text under NFKC with a plain minus, without what cannot be seen inside or around it."""
+    """Returns a text under NFC with a plain minus, without what cannot be seen inside or around it."""
     if not (text.isascii() and text.isprintable()):
-        text = unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-")
+        text = unicodedata.normalize("NFC", text).replace("\N{MINUS SIGN}", "-")
         text = "".join(of for of in text if of.isspace() or not _unseen(of))
     return text.strip()
 
 
 def _unseen(of: str) -> bool:
-    """Returns whether a character is a control, a format character or a variation selector."""
+    """Returns whether a character is a control, a format character or a variation selector, and changes no other one.
+
+    Joiners change letters and emojis beside them, and tags are what tells England's flag from Scotland's.
+    """
     name, kind = unicodedata.name(of, ""), unicodedata.category(of)
-    return kind in ("Cc", "Cf") or "VARIATION SELECTOR" in name
+    return ("VARIATION SELECTOR" in name or kind in ("Cc", "Cf")) and not JOINS.search(name)
 
 
 def same(value: Any) -> Any:
     """Returns what two labels have in common that are the same to a reader: a number's value, or the visible text."""
     text = _visible(shown(value))
     return Decimal(text) if DECIMAL.fullmatch(text) else text
+
+
+def written_twice(labels: Iterable[Any]) -> tuple[str, str] | None:
+    """Returns two texts of labels that are one number, as 3.1 and 3.10; a binary file's have none."""
+    found: dict[Any, str] = {}
+    for label in labels:
+        if type(label) not in (float, bool):
+            text = _visible(shown(label))
+            if (first := found.setdefault(same(label), text)) != text:
+                return first, text
+    return None
 
 
 def alike(labels: Iterable[Any]) -> dict[Any, Any]:

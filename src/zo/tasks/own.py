@@ -10,7 +10,7 @@ from typing import Any
 
 from zo.tasks.config import AUTO, TaskConfig, TaskError
 from zo.tasks.conversations import JOINED, TOOLS, holds_conversations, parts_of
-from zo.tasks.labels import alike, check_labels, is_number, plain, same
+from zo.tasks.labels import alike, check_labels, is_number, plain, same, written_twice
 from zo.tasks.reading import SPLITS, read_split, split_names, split_of
 from zo.tasks.rows import UNNAMED, Rows, Written
 from zo.tasks.templates import MASK, columns, is_text, shown, task_columns, typed
@@ -105,11 +105,15 @@ def _classification(task: TaskConfig, rows: Rows) -> TaskConfig:
     label = task.label or _find(rows, "label", "the true label")
     text = task.text or task.prompt or task.messages or _named(rows, "text", label)
     text = text or _named(rows, "messages", label) or _find(rows, "text", "the text", label)
-    labels, words = _labels(rows, label)
+    labels, words = _labels(rows, label, task.labels)
+    if task.labels is not None:
+        of_label = {shown(of): word for of, word in zip(labels, words, strict=True)}
+        words = [of_label.get(shown(of), shown(of)) for of in task.labels]
+        labels = task.labels
     candidates = task.candidates
     if candidates is None:
         candidates = [" " + word.replace("{", "{{").replace("}", "}}") for word in words]
-    if len(candidates) != len(task.labels or labels):
+    if len(candidates) != len(labels):
         raise TaskError(
             f"task.candidates: {len(candidates)} given, but the label {label!r} has"
             f" {len(labels)} values: {', '.join(map(repr, labels[:SHOWN]))}"
@@ -121,7 +125,7 @@ def _classification(task: TaskConfig, rows: Rows) -> TaskConfig:
                 f"task.candidates: {candidate!r} stands for the label {word!r}, and {own!r} is another label; give"
                 f" them in the order {', '.join(words)}, or task.labels in theirs"
             )
-    given: dict[str, Any] = {"label": label, "labels": task.labels or labels, "text": None}
+    given: dict[str, Any] = {"label": label, "labels": labels, "text": None}
     given["candidates"] = candidates
     if task.label_words is None:
         given["label_words"] = [w.replace("{{", "{").replace("}}", "}") for w in candidates]
@@ -135,8 +139,8 @@ def _classification(task: TaskConfig, rows: Rows) -> TaskConfig:
     return replace(task, **given)
 
 
-def _labels(rows: Rows, label: str) -> tuple[list[Any], list[str]]:
-    """Returns the labels in the data, sorted, and the name of each."""
+def _labels(rows: Rows, label: str, given: list[Any] | None) -> tuple[list[Any], list[str]]:
+    """Returns the labels in the data, sorted, and the name of each; other texts of one number must be given."""
     rows.require(label, "label")
     check_labels(rows.parts, label)
     if names := rows.classes.get(label):
@@ -148,6 +152,11 @@ def _labels(rows: Rows, label: str) -> tuple[list[Any], list[str]]:
         raise TaskError(
             f"task.label: {label!r} of {rows.source} is true or false in some rows and a number in others; write the"
             " labels alike"
+        )
+    if given is None and (one := written_twice(values)):
+        raise TaskError(
+            f"task.label: {label!r} of {rows.source} has {one[0]!r} and {one[1]!r}, which are one number and two names;"
+            " write them alike if they are one class, or give task.labels=[...] with each as a text"
         )
     found = [shown(of) if isinstance(of, Written) else of for of in alike(values).values()]
     distinct = sorted(found, key=lambda v: (isinstance(v, str), v))
@@ -224,7 +233,10 @@ def _preference(task: TaskConfig, rows: Rows) -> TaskConfig:
 
 def _named(rows: Rows, key: str, but: str | None = None) -> str:
     """Returns the column whose name fits a key; an empty text if there is none."""
-    there = {name.strip().lower(): name for name in rows.names if name != but}
+    names = [name for name in rows.names if name != but]
+    there = {name.strip().lower(): name for name in reversed(names)} | {
+        name: name for name in names
+    }
     return next((there[name] for name in COLUMNS[key] if name in there), "")
 
 

@@ -29,6 +29,7 @@ class Encoded:
     references: tuple[str, ...] = ()  # right answers, for measures of generated text
     row: int = 0  # number in its file, from 0
     messages: list[dict[str, Any]] | None = None  # the prompt as a conversation, if it is one
+    left_out: tuple[str, ...] = ()  # what the chat template leaves out of the whole conversation
     # Of the row, if a reward function gets them
     columns: dict[str, Any] = field(default_factory=dict)
     # Which tokens of the only candidate are of the assistant's messages; empty: all of every candidate
@@ -102,7 +103,7 @@ def encode(
             tails = [_completion(task, tokenizer, prompt, ids, a, ids_of) for a in answers]
         room = task.max_length - (0 if separate else max(map(len, tails), default=0))
         kept = _truncate(task, ids, prefix, room, example.row)
-        more = _told(task, example, prompt, answers)
+        more = _told(task, tokenizer, example, prompt, answers)
         encoded.append(Encoded(kept, tails, example.label, cut=len(ids) - len(kept), **more))
     return encoded
 
@@ -147,7 +148,7 @@ def _texts(task: TaskConfig, tokenizer: Any, example: Example) -> tuple[str, lis
         return prompt, [fill(c, fields, "candidates") for c in task.words]
     mark = task.placeholder or "{choice}"
     return prompt, [
-        fill(task.words[0], fields | {"choice": choice}, "candidates").replace(mark, choice)
+        fill(task.words[0], fields | {"choice": choice}, "candidates").replace(mark, shown(choice))
         for choice in fields[task.choices]
     ]
 
@@ -169,7 +170,8 @@ def _all_turns(task: TaskConfig, tokenizer: Any, example: Example) -> Encoded:
         raise TaskError(f"task.turns=all: {where} {what}")
     end = len(ids) - trained[::-1].index(True)
     answers = [str(t["content"] or "") for t in turns if t["role"] == "assistant"]
-    more = _told(task, example, rendered(tokenizer, _asked(turns), None, asks=True), answers[-1:])
+    prompt = rendered(tokenizer, _asked(turns), None, asks=True)
+    more = _told(task, tokenizer, example, prompt, answers[-1:])
     scored = tuple(trained[first:end])
     return Encoded(ids[:first], [ids[first:end]], 0, cut=cut, trained=scored, **more)
 
@@ -257,18 +259,58 @@ def _references(task: TaskConfig, example: Example) -> list[str]:
     return [shown(answer) for answer in found]
 
 
-def _told(task: TaskConfig, example: Example, prompt: str, answers: list[str]) -> dict[str, Any]:
+def _told(
+    task: TaskConfig, tokenizer: Any, example: Example, prompt: str, answers: list[str]
+) -> dict[str, Any]:
     """Returns the fields of an encoded example other than its tokens."""
     if task.choices is not None:
-        choices, right = example.fields[task.choices], example.fields[str(task.label)]
+        choices, right = (
+            example.fields[task.choices],
+            right_choices(example.fields[str(task.label)]),
+        )
         return {"accepted": tuple(i for i, choice in enumerate(choices) if choice in right)}
     if task.kind in ("classification", "preference"):
         return {}
     references = _references(task, example) if task.references is not None else answers
-    told = {"prompt": prompt, "references": tuple(references), "row": example.row}
+    told = {"prompt": prompt, "row": example.row, "columns": example.columns}
     if task.messages is not None:
-        told["messages"] = _asked(example.fields[task.messages])
-    return {**told, "columns": example.columns}
+        turns = example.fields[task.messages]
+        lost = _left_out(task, tokenizer, example, turns, prompt, answers)
+        reply = turns[-1].get("content") if task.kind == "completion" else None
+        if task.references is None and reply and "content" not in lost:
+            references = [str(reply)]  # without the template's end
+        told |= {"messages": _asked(turns), "left_out": lost}
+    return {**told, "references": tuple(references)}
+
+
+def _left_out(
+    task: TaskConfig,
+    tokenizer: Any,
+    example: Example,
+    turns: list[dict[str, Any]],
+    prompt: str,
+    answers: list[str],
+) -> tuple[str, ...]:
+    """Returns what the chat template leaves out of a conversation, as `left_out`."""
+    from zo.tasks.conversations import TOOLS, left_out, rendered
+
+    asks = task.kind == "prompts"
+    turns, tools = _asked(turns) if asks else turns, example.fields.get(TOOLS)
+
+    def render(of: Sequence[Any], tools: Any) -> str:
+        return rendered(tokenizer, of, tools, asks)
+
+    text = prompt if asks or not answers else prompt + answers[0]
+    text = render(turns, tools) if task.turns == "all" else text
+    try:
+        return left_out(render, turns, tools, text)
+    except ValueError as error:
+        raise TaskError(f"task.messages: row {example.row}: {error}") from None
+
+
+def right_choices(cell: Any) -> Sequence[Any]:
+    """Returns an example's right choices from its cell, which has a list of them or one."""
+    return cell if isinstance(cell, list | tuple) else [cell]
 
 
 def _check(task: TaskConfig) -> None:

@@ -162,7 +162,8 @@ def _whole(names: Sequence[str], count: int, column: Callable[[str], Sequence[An
 
 
 def of_data_set(data: Any) -> Rows:
-    """Returns the rows of a split that the library `datasets` has read."""
+    """Returns the rows of a split that the library `datasets` has read, whatever format was set for its readers."""
+    data = data.with_format(None)
     named = {name: getattr(of, "names", None) for name, of in data.features.items()}
     classes = {name: of for name, of in named.items() if of}
     types = {name: getattr(of, "dtype", "") for name, of in data.features.items()}
