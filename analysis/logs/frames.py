@@ -48,7 +48,7 @@ from zo.differences import differing
 NO_SWEEP = "none"  # the W&B group of a run that belongs to no sweep
 FILE_COLUMNS = (
     *("run_id", "group", "status", "exit_code", "failed", "fragments", "torn", "duplicates"),
-    *("started", "git_revisions", "source", "last_step", "forwards_to_best"),
+    *("started", "git_revisions", "source", "last_step", "forwards_to_best", "nulls"),
 )
 CHOICE = [f"{group}.name" for group in ("model", "task", "optimizer", "precision")]
 NO_VARIANT = (
@@ -131,6 +131,7 @@ def _lines(runs: pd.DataFrame) -> Iterator[Line]:
             "sweep": run["group"],
             "run_id": run["run_id"],
             "written": run.get("started", ""),
+            "inputs": json.loads(known.get("provenance.inputs", "{}")),
             "variant": {key: known[key] for key in varied if key in known},
         }
 
@@ -221,6 +222,7 @@ def _run_row(run_id: str, fragments: Sequence[Fragment], history: History) -> di
         "source": " ".join(sorted({fragment.source for fragment in fragments})),
         "last_step": rows["step"].max() if len(rows) else None,
         "forwards_to_best": _forwards_to(logged.get("best/step"), rows),
+        "nulls": " ".join(sorted(key for key, value in logged.items() if value is None)),
         **{  # lists and empty mappings as JSON text, so that a cell of the frame can be compared
             key: json.dumps(value) if isinstance(value, list | dict) else value
             for key, value in sorted(logged.items())

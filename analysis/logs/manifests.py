@@ -22,6 +22,7 @@ COLUMNS = (
     *("variant", "changed", "line", "role", "equivalence_margin", "levels", "inputs", "settings"),
     "command",
 )
+DECIDING = "data", "facet", "chosen", "written"  # Which of several lines counts
 RENAMED = {"arm": "line", "smallest": "equivalence_margin"}
 """Keys of manifests, new and old, that are columns of another name."""
 
@@ -60,23 +61,23 @@ def complete(lines: Sequence[Line], runs: pd.DataFrame) -> list[Line]:
 def cells(lines: Iterable[Line]) -> pd.DataFrame:
     """The frame of the module."""
     every = sorted(lines, key=lambda line: str(line.get("written", "")))
-    frame = pd.DataFrame(
-        [_plain(line) for line in every], columns=[*COLUMNS, "data", "facet", "chosen"]
-    )
+    frame = pd.DataFrame([_plain(line) for line in every], columns=[*COLUMNS, *DECIDING])
     frame = frame.astype({"seed": "int64", "steps": "int64", "lr": "float64"})
     if frame.empty:
-        return frame.drop(columns=["data", "facet", "chosen"]).assign(current=False)
+        return frame.drop(columns=[*DECIDING]).assign(current=False)
+    frame["written"] = frame["written"].fillna("")
     facet = ["sweep", "model", "task", "precision", "facet"]
     frame["own"] = frame["settings"] + frame["inputs"]
     frame["setting"] = frame["variant"] + frame["lr"].astype(str)
     kept = frame[frame["data"] == _last(frame, facet, "data")]
     kept = kept[kept["own"] == _last(kept, CELL[:-2], "own")]
     kept = kept[(kept["line"] == "") | (kept["changed"] == _last(kept, ["sweep"], "changed"))]
-    newest = kept["setting"] == _last(kept, ["sweep", "line"], "setting")
-    kept = kept[newest | ~kept["chosen"].isin([True])]
+    by = ["sweep", "line", "setting"]  # a command may have given a line several, which is an error
+    newest = (kept["written"] == _last(kept, by[:2], "written")).groupby([kept[key] for key in by])
+    kept = kept[newest.transform("any") | ~kept["chosen"].isin([True])]
     kept = kept.drop_duplicates(CELL, keep="last").drop_duplicates(["sweep", "run_id"], keep="last")
     frame = frame.assign(current=frame.index.isin(kept.index))
-    return frame.drop(columns=["data", "facet", "chosen", "own", "setting"])
+    return frame.drop(columns=[*DECIDING, "own", "setting"])
 
 
 def _last(frame: pd.DataFrame, keys: Sequence[str], column: str) -> pd.Series:

@@ -106,7 +106,10 @@ def _meeting(condition: str, frames: Frames) -> Frames:
         value = json.loads(text)
     except ValueError:
         value = text
-    met = [bool(cell == value) or str(cell) == text for cell in frames.runs[key]]
+    runs = frames.runs
+    met = [bool(cell == value) or str(cell) == text for cell in runs[key]]
+    if value is None:
+        met = [key in str(nulls).split() for nulls in runs.get("nulls", [""] * len(runs))]
     return replace(frames, runs=frames.runs[met])
 
 

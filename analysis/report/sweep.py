@@ -25,6 +25,7 @@ from analysis.select.cells import (
     of_majority,
     over_seeds,
     pending,
+    rows_shown,
     shown,
 )
 from analysis.select.provenance import foot, sources
@@ -81,7 +82,11 @@ def method_frame(cells: pd.DataFrame) -> pd.DataFrame:
         run's. `best_setting`: of all settings of the method that most seeds have ended, the best on validation.
     """
     there = shown(cells)
-    means = over_seeds(there).assign(variant=lambda frame: frame["words"]).rename(columns=NAMES)
+    means = (
+        over_seeds(rows_shown(cells))
+        .assign(variant=lambda frame: frame["words"])
+        .rename(columns=NAMES)
+    )
     known = means.groupby("facet")["tested"].transform("first")  # where no run has finished
     means["place"] = means["facet"] + means["tested"].fillna(known).fillna("")
     ended = means.sort_values(["n", "loss"], ascending=[False, True], kind="stable")
@@ -215,7 +220,7 @@ def _p(row: Row, base: Row, runs: Mapping[str, Row]) -> float | None:
     if len(pairs) > 1:
         gaps = pd.Series([one["test_accuracy"] - other["test_accuracy"] for one, other in pairs])
         return float(paired_estimates(gaps, [gaps * 0])["p_value"].iloc[0])
-    if not pairs or not all(run["labels"] for run in pairs[0]):
+    if not pairs or not all(run["labels"] and run["predictions"] for run in pairs[0]):
         return None
     right, other = map(_right_answers, pairs[0])
     return sign_test(int((right & ~other).sum()), int((other & ~right).sum()))

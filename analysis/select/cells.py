@@ -19,6 +19,7 @@ The untrained model has no seed: however often it was evaluated, it counts as on
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +169,13 @@ def _described(cells: pd.DataFrame, variants: pd.Series, by_id: pd.DataFrame) ->
     nested = {k for variant in variants for k, v in variant.items() if isinstance(v, list | dict)}
     for run, variant, steps in zip(cells["run_id"], variants, trained, strict=True):
         for key in keys:
-            known = by_id[key].get(run) if key in by_id and key not in variant else None
-            if pd.notna(known) and (steps or in_facet(key)):
-                variant[key] = json.loads(str(known)) if key in nested else plain(known)
+            if key in variant or run not in by_id.index or not (steps or in_facet(key)):
+                continue
+            known = by_id[key].get(run) if key in by_id else None
+            if pd.notna(known):
+                variant[key] = _unfolded(known) if key in nested else plain(known)
+            elif key in str(by_id.get("nulls", pd.Series(dtype=object)).get(run)).split():
+                variant[key] = None
     texts = {
         k: [str(v[k]) for v in variants if isinstance(v.get(k), str | list | dict)] for k in keys
     }
@@ -211,6 +216,14 @@ def _described(cells: pd.DataFrame, variants: pd.Series, by_id: pd.DataFrame) ->
     return frame.assign(panel=[" · ".join(filter(None, part)) for part in parts])
 
 
+def _unfolded(value: Any) -> Any:
+    """A list or mapping whose JSON text a frame has, or another value as it is."""
+    with suppress(ValueError):
+        if isinstance(found := json.loads(str(value)), list | dict):
+            return found
+    return plain(value)
+
+
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
@@ -232,6 +245,14 @@ def shown(cells: pd.DataFrame) -> pd.DataFrame:
     keys = [*PLACE, "apart", "method", "lr", "seed", "run_id"]
     ordered = there.assign(method=there["method"].map(method_order))
     return there.loc[ordered.sort_values(keys, kind="stable").index].reset_index(drop=True)
+
+
+def rows_shown(cells: pd.DataFrame) -> pd.DataFrame:
+    """All cells of the rows that have runs: those of `shown`, then those that lack a run."""
+    there = shown(cells)
+    lacking = cells[~cells["status"].isin(STATUSES[:3])]
+    lacking = lacking.merge(there[ROW].drop_duplicates(), on=ROW)
+    return pd.concat([there, lacking], ignore_index=True) if len(lacking) else there
 
 
 def choose(cells: pd.DataFrame) -> pd.DataFrame:

@@ -61,7 +61,17 @@ def run_losses(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
     rows = [_measures(_curve(run, frames, untrained), run, budget, levels) for run in runs]
     columns = list(dict.fromkeys([*LOSSES, AREA, "pass_ms", *(key for row in rows for key in row)]))
     losses = pd.DataFrame(rows, columns=columns, index=ended.index, dtype=float)
-    return ended.assign(setting=[_setting(run) for run in runs]).join(losses)
+    ended = ended.assign(setting=[_setting(run) for run in runs]).join(losses)
+    twice = ended[ended.duplicated(["line", "setting", "seed"], keep=False)]
+    if len(twice):
+        line, seed = twice.iloc[0][["line", "seed"]]
+        mine = twice[(twice["line"] == line) & (twice["seed"] == seed)]
+        of = [f"{run} ({how})" for run, how in zip(mine["run_id"], mine["precision"], strict=True)]
+        raise LogError(
+            f"{line} of {twice['sweep'].iloc[0]} has {len(of)} runs of one setting and seed, {' and '.join(of[:2])};"
+            " give each precision a sweep of its own"
+        )
+    return ended
 
 
 def _of_task(run: Mapping[Any, Any]) -> str:

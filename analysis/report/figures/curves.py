@@ -65,6 +65,8 @@ class Histories:
 def sweep_figures(cells: pd.DataFrame, logged: History) -> list[Figure]:
     """Every figure that the runs of a sweep can fill."""
     rows = shown(cells)
+    if rows.empty:
+        return []
     histories, sweep = read(rows, logged), cells["sweep"].iloc[0]
     loss, signals = (_chosen(rows, histories, keys) for keys in ({LOSS: NATS}, SIGNALS))
     notes, medians = (_line_notes(rows, histories.each, of) for of in ("running mean", "median"))

@@ -19,6 +19,7 @@ from zo.config.settings import chosen_mode
 from zo.extras import in_time
 from zo.run.command import Shared
 from zo.run.store import atomic
+from zo.run.store.directory import Inputs
 from zo.run.store.rows import ATTEMPTS, LOSSES, METRICS, Row
 
 FLUSH_SECONDS = 1.0
@@ -171,6 +172,7 @@ def logged_config(cfg: RunConfig, directory: Path) -> dict[str, Any]:
     for line in path.read_bytes().splitlines() if path.exists() else ():
         with suppress(ValueError):  # torn
             attempts.append(json.loads(line))
+    inputs = Inputs.load(directory)
     told = ("after_step", "started", "git_revision", "device")
     return {
         **identity_settings(cfg),
@@ -178,6 +180,7 @@ def logged_config(cfg: RunConfig, directory: Path) -> dict[str, Any]:
             "run_id": directory.name,
             "sweep": cfg.tracking.group,
             "cell": cfg.tracking.cell,
+            "inputs": json.dumps(inputs.files if inputs else {}, sort_keys=True),
             **{key: value for key, value in attempts[-1].items() if key != "after_step"},
             "attempts": [{key: one.get(key) for key in told} for one in attempts[1:]],
         },
