@@ -4,9 +4,11 @@ import copy
 import math
 import pickle
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -200,13 +202,40 @@ def test_layers_and_methods_that_a_policy_cannot_move_are_refused(why, make):
 
 
 def test_weights_that_are_read_past_their_layer_are_refused():
-    layers, x = nn.Sequential(nn.Linear(3, 3, bias=False)), torch.ones(2, 3)
-    optimizer = LOZO(ParameterSpace.of(layers, "factors"), LOZOConfig(), lr=1e-4, seed=0)
-    with pytest.raises(RuntimeError, match=r"0\.weight is read"):
-        optimizer.step(lambda: float((x @ layers[0].weight.T).sum()))
+    layers, x = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)), torch.ones(2, 3)
     alias = layers[0].weight.data
-    with pytest.raises(RuntimeError, match=r"0\.weight is not computed"):
-        optimizer.step(lambda: float((x @ alias.T).sum()))
+    optimizer = LOZO(ParameterSpace.of(layers, "factors"), LOZOConfig(), lr=1e-4, seed=0)
+    for name, p in layers.named_parameters():
+        with pytest.raises(RestoreError, match=rf"{name} is read outside of the call"):
+            optimizer.step(lambda p=p: float(layers(x).sum() + p.sum()))
+    first = zo.LOZO(nn.Linear(3, 3), lr=1e-4, restore="factors")
+    alias = first.param_groups[0]["params"][0].data
+    with pytest.raises(RestoreError, match=r"as with `\.data` or a view"):
+        first.step(lambda: (x @ alias.T).square().sum())
+
+
+def test_a_layer_that_is_not_called_is_no_error_and_another_thread_is_one():
+    heads, x = nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 2)]), torch.ones(2, 3)
+    optimizer = LOZO(ParameterSpace.of(heads, "factors"), LOZOConfig(), lr=1e-4, seed=0)
+    optimizer.step(lambda: float(heads[0](x).square().sum()))
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RestoreError, match="in another thread"):
+        optimizer.step(lambda: float(pool.submit(heads[1], x).result().sum()))
+
+
+def test_whoever_reads_by_address_and_a_state_that_is_loaded_leave_the_updates(tmp_path):
+    model, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), torch.ones(2, 3)
+    optimizer = zo.LOZO(model, lr=1e-2, restore="factors")
+    state = optimizer.state_dict()
+    for _ in range(3):
+        optimizer.step(lambda: model(x).square().mean())
+    save_file(dict(model.named_parameters()), tmp_path / "x.safetensors")
+    trained = model(x).square().mean().item()
+    optimizer.step(lambda: model(x).square().mean())
+    after = model(x).square().mean().item()
+    optimizer.load_state_dict(state)
+    assert model(x).square().mean().item() == pytest.approx(after, rel=1e-5)
+    model.load_state_dict(load_file(tmp_path / "x.safetensors"))
+    assert model(x).square().mean().item() == pytest.approx(trained, rel=1e-5) != after
 
 
 @pytest.mark.parametrize(

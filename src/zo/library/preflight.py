@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from zo.distributed.closure import SAME
 from zo.library.inference import has_compiled
 from zo.optim.base import Rates, StepInfo, ZOOptimizer
-from zo.weights.aliasing import storage_key
+from zo.weights.aliasing import storage_key, unguarded
 from zo.weights.anchor import rounding_notice
 from zo.weights.loss import ClosureLoss
 from zo.weights.patching import Reads
@@ -242,7 +242,7 @@ class Preflight:
 
     def _now(self, groups: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[Any]]:
         """Returns what is compared, addresses and objects; no tensor of a class of its own calls back."""
-        return torch._C._disabled_torch_function_impl(self._what_is, (), (groups,), {})  # type: ignore[no-any-return]
+        return unguarded(self._what_is, groups)
 
     def _what_is(self, groups: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[Any]]:
         objects = gc.get_referents(*self._dicts)  # their values, by one call
@@ -256,7 +256,7 @@ class Preflight:
         tensors, shards = self._space.parameters, self._space.shards
         if shards:
             tensors = [part_of(p)[0] if i in shards else p for i, p in enumerate(tensors)]
-        return [*map(Tensor.data_ptr, tensors)]
+        return unguarded(lambda: [*map(Tensor.data_ptr, tensors)])
 
     def _find_changes(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Raises RuntimeError if something has changed that steps would not follow; names it."""

@@ -314,6 +314,7 @@ class ZOOptimizer(ABC):
             what = "lacks" if key in keys else "has"
             raise ValueError(f"state: {what} {key}; it was made with other settings")
         self.params.policy.apply_deferred()
+        self.params.policy.merge_factors()  # of θ, not of the state that is loaded
         found = {name: [*state[name]] for name in self.state}
         for name, tensors in self.state.items():
             mine, given = ([(tuple(t.shape), t.dtype) for t in of] for of in (tensors, found[name]))

@@ -1,7 +1,7 @@
 """Which tensors share memory, and which can be updated in place."""
 
-from collections.abc import Hashable, Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from zo.weights.sharded import part_of
 VIEW = "is a view of another weight, or of a larger memory"
 """What is said of a tensor that a policy cannot take for the trained one."""
 
+Result = TypeVar("Result")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """Of tensors that can be updated in place."""
 
@@ -36,11 +37,23 @@ class FormerMemory:
         return torch.empty(0, dtype=self._dtype, device=found.device).set_(found, *self._view)
 
 
+def unguarded(function: Callable[..., Result], *args: Any) -> Result:
+    """Returns what a function returns while no tensor calls its class back, which may take it for a reader."""
+    if torch.compiler.is_compiling():  # which follows no calls of C
+        return function(*args)
+    found: Result = torch._C._disabled_torch_function_impl(function, (), args, {})
+    return found
+
+
 def storage_key(t: Tensor) -> Hashable:
     """Returns a key that is equal for tensors of the same memory.
 
     A tensor without memory of its own (`data_ptr()` is 0: DTensors, quantised and meta tensors) has its id as key.
     """
+    return unguarded(_key, t)
+
+
+def _key(t: Tensor) -> Hashable:
     return (t.device, t.data_ptr()) if _has_memory(t) else id(t)
 
 

@@ -25,7 +25,7 @@ METADATA = {
     "shape", "dtype", "device", "layout", "requires_grad", "grad", "is_leaf", "grad_fn", "ndim", "itemsize", "nbytes",
     "is_meta", "is_cuda", "is_cpu", "is_xpu", "is_mps", "is_mkldnn", "is_sparse", "is_quantized", "is_nested", "names",
     "size", "dim", "numel", "nelement", "stride", "storage_offset", "element_size", "is_floating_point", "is_complex",
-    "is_contiguous", "is_pinned", "is_shared", "is_inference", "get_device", "data_ptr", "untyped_storage",
+    "is_contiguous", "is_pinned", "is_shared", "is_inference", "get_device",
     "requires_grad_", "register_hook", "_version", "_backward_hooks", "output_nr", "__len__", "__hash__", "is_conj",
     "is_neg", "is_signed", "is_same_size", "retains_grad", "_is_view",
 }  # fmt: skip

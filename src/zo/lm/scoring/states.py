@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zo.lm.config import StatesError
 from zo.tasks.prompts import Encoded
-from zo.weights.aliasing import storage_key
+from zo.weights.aliasing import storage_key, unguarded
 from zo.weights.offloaded import offload_of
 from zo.weights.patching import replaced
 
@@ -129,6 +129,11 @@ class FrozenBlocks:
         return ", ".join(f"blocks 0 to {len(of) - 1} of {path}" for path, of in self.lists.items())
 
 
+def _places(tensors: Iterable[Tensor]) -> list[int]:
+    """Returns where tensors are in memory."""
+    return [t.untyped_storage().data_ptr() for t in tensors]
+
+
 class _AllReturned(Exception):
     """Ends a forward pass after the frozen blocks."""
 
@@ -138,7 +143,7 @@ class _Reads(TorchDispatchMode):
 
     def __init__(self, tensors: Sequence[Tensor]):
         super().__init__()
-        self._addresses = {p.untyped_storage().data_ptr() for p in tensors} - {0}
+        self._addresses = {*unguarded(_places, tensors)} - {0}
         self._ids, offload = {id(p) for p in tensors}, offload_of(tensors)
         self._visited: set[int] = set() if offload is None else offload.visited
         self._visited.clear()
@@ -154,7 +159,7 @@ class _Reads(TorchDispatchMode):
     ) -> Any:
         """Calls the operation."""
         given = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
-        self._found |= any(x.untyped_storage().data_ptr() in self._addresses for x in given)
+        self._found |= not self._addresses.isdisjoint(unguarded(_places, given))
         return func(*args, **(kwargs or {}))
 
 

@@ -7,6 +7,7 @@ A branch's matrix is W + L Rᵀ, with L and R thin. A linear layer computes x W�
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from typing import Any, TypeAlias
 
 import torch
@@ -38,8 +39,7 @@ class BranchedLayers:
         right: Rᵀ of each matrix at every branch, (n, w, columns); None is V at all branches.
         there: Each vector at every branch, (n, values), rounded once, by its position.
         moved: Whether A may be other than 0.
-        unread: Names of the tensors that no layer has used in a probe.
-        inside: Calls of layers' own forwards that are under way.
+        thread: Which has displaced the layers; the calls of another one would share its tensors.
     """
 
     def __init__(self, tensors: Sequence[Tensor], a: list[Tensor], v: list[Tensor]):
@@ -50,13 +50,20 @@ class BranchedLayers:
         self.right: list[Tensor] | None = None
         self.there: Mapping[int, Tensor] = {}
         self.moved = False
-        self.unread: dict[int, str] = {}
-        self.inside = 0
+        self.thread = 0
+        self._inside: dict[
+            int, int
+        ] = {}  # thread -> its calls of layers' own forwards that are under way
         self._lent: list[tuple[dict[str, Any], dict[str, Any]]] = []
         # Kinds of norms, and whether they take a weight of each row's own.
         self._together: dict[type[nn.Module], bool] = {}
         # Names of layers with a forward of their own, until it is compared with what is computed in its place.
         self._unproven: set[str] = set()
+
+    @property
+    def inside(self) -> bool:
+        """Whether this thread calls a layer's own forward."""
+        return self._inside.get(_thread(), 0) > 0
 
     def forward_of(self, module: nn.Module, own: Mapping[str, int], path: str) -> Forward | None:
         """Returns a layer's forward at the branches' points, or None if it is of no known kind.
@@ -97,21 +104,23 @@ class BranchedLayers:
     ) -> None:
         """Has the layers compute at other branches; see the attributes."""
         self.count, self.left, self.right, self.there = count, left, right, there
-        self.alone = self._a if left is None else alone
+        self.alone, self.thread = self._a if left is None else alone, get_ident()
 
     def restore_tensors(self) -> None:
         """Restores the modules' own tensors, also after an interrupted call."""
         for held, own in self._lent:
             held.update(own)
-        self._lent, self.inside = [], 0
+        self._lent = []
+        self._inside.clear()
 
     def _plain(self, forward: Forward, *args: Any, **kwargs: Any) -> Tensor:
         """Returns what a layer's own forward returns, which reads W."""
-        self.inside += 1
+        own = _thread()
+        self._inside[own] = self._inside.get(own, 0) + 1
         try:
             return forward(*args, **kwargs)
         finally:
-            self.inside -= 1
+            self._inside[own] = self._inside.get(own, 1) - 1
 
     def _product(
         self,
@@ -125,16 +134,17 @@ class BranchedLayers:
         """A linear layer: adds (x R) Lᵀ, or (x L) Rᵀ if W is transposed; and a bias's displacement."""
         w, kind = self._tensors[weight], self._tensors[weight].device.type
         own, linear = module._parameters, nn.functional.linear
+        b = None if bias is None else self._tensors[bias]
         direct = not transposed and path not in self._unproven
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
             if direct and len(args) == 1 and not kwargs and _reads_plainly(kind):
-                y = linear(args[0], w, own["bias"])
-                if not self._differ(weight, bias):
+                y = linear(args[0], w, own["bias"] if b is None else b)
+                if not self._differ():
                     return y
                 return self._displaced(y, args[0], weight, bias, False, path)
             y = self._plain(plain, *args, **kwargs)
-            if not self._differ(weight, bias):
+            if not self._differ():
                 return y
             (x,) = (*args, *kwargs.values())
             if path in self._unproven:
@@ -152,9 +162,10 @@ class BranchedLayers:
     ) -> Tensor:
         """Adds to y, (…, out), the displacement for x, (…, in): (x R) Lᵀ, or (x L) Rᵀ, and a bias's own."""
         simple = not transposed and (bias is None or self.left is None) and y.is_contiguous()
-        if simple and self.alone is not None and x.dtype == y.dtype == torch.float32:
-            rows = x.reshape(-1, x.shape[-1]).mm(self._v[weight])
-            y.view(-1, y.shape[-1]).addmm_(rows, self.alone[weight])
+        batched = x.dim() > 1 and not torch._C._are_functorch_transforms_active()
+        if simple and batched and self.alone is not None and x.dtype == y.dtype == torch.float32:
+            rows = x.flatten(0, -2).mm(self._v[weight])
+            y.flatten(0, -2).addmm_(rows, self.alone[weight])
             return y
         x = x if x.dim() > 1 else x[None]
         count = self._branches_of(x, path)
@@ -163,9 +174,9 @@ class BranchedLayers:
             first, second = second, first
         x = x if x.dtype == torch.float32 else x.float()
         if first.dim() == 2:
-            rows = x.reshape(-1, x.shape[-1]).mm(first.mT).view(count, -1, len(first))  # (n, T, w)
+            rows = x.flatten(0, -2).mm(first.mT).view(count, -1, len(first))  # (n, T, w)
         else:
-            rows = x.reshape(count, -1, x.shape[-1]) @ first.mT
+            rows = x.flatten(0, -2).unflatten(0, (count, -1)) @ first.mT
         shift = None
         if bias is not None and self.left is not None:
             shift = self.left[bias][:, None]  # (n, 1, out)
@@ -184,7 +195,7 @@ class BranchedLayers:
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
             y = self._plain(plain, *args, **kwargs)
-            if not self._differ(weight):
+            if not self._differ():
                 return y
 
             def look_up(table: Tensor) -> Tensor:
@@ -260,8 +271,8 @@ class BranchedLayers:
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
             if self.left is None:
-                return plain(*args, **kwargs)
-            self._differ(*own.values())
+                return self._plain(plain, *args, **kwargs)
+            self._differ()
             there = {name: self.there[i] for name, i in own.items()}
             if self.count == 1:
                 single = {name: t[0] for name, t in there.items()}
@@ -347,18 +358,20 @@ class BranchedLayers:
     ) -> Tensor:
         """Returns what a module's forward returns while the module has other tensors."""
         held: dict[str, Any] = module._parameters
-        self._lent.append((held, {name: held[name] for name in tensors}))
+        own = {name: held[name] for name in tensors}
+        self._lent.append((held, own))
         held.update(tensors)
         try:
             return forward(*args, **kwargs)
         finally:
-            self.restore_tensors()
+            held.update(own)
+            self._lent[:] = [of for of in self._lent if of[1] is not own]
 
-    def _differ(self, *tensors: int | None) -> bool:
-        """Returns whether θ differs from the weights; removes the tensors of a probe from `unread`."""
-        if self.left is not None and self.unread:
-            for i in tensors:
-                self.unread.pop(i, None)  # type: ignore[arg-type]
+    def _differ(self) -> bool:
+        """Returns whether θ differs from the weights. Raises RestoreError in a probe of another thread."""
+        if self.left is not None and _thread() not in (0, self.thread):
+            what = "the closure calls the model in another thread, whose calls would share the displaced weights"
+            raise RestoreError("factors", what, "snapshot")
         return self.left is not None or self.moved
 
     def _left(self, i: int) -> Tensor:
@@ -384,6 +397,11 @@ class BranchedLayers:
             what = f"{path} has {x.shape[0]} rows, which are not those of {self.count} branches"
             raise RestoreError("factors", what, "snapshot")
         return self.count
+
+
+def _thread() -> int:
+    """Returns this thread's number; 0 while a compiler follows the call, which cannot ask."""
+    return 0 if torch.compiler.is_compiling() else get_ident()
 
 
 def _reads_plainly(device: str) -> bool:

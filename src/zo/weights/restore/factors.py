@@ -65,7 +65,6 @@ class Factors(RestorePolicy):
         self._v = list(self.a)  # V of each tensor, (columns, w)
         self._slices: dict[NoiseKey, slice] = {}  # key of a V -> its rows among the w
         self._layers = BranchedLayers(tensors, self.a, self._v)
-        self._layers.unread = dict(enumerate(space.names))
         self._matrices = [i for i, p in enumerate(tensors) if p.dim() > 1]
         self._vectors = [i for i, p in enumerate(tensors) if p.dim() < 2]
         self._moving: dict[NoiseKey, list[Tensor]] = {}  # A, as `_parts`
@@ -111,19 +110,8 @@ class Factors(RestorePolicy):
         self.displace_to([terms])
 
     def losses(self, loss: Loss, n: int) -> list[float]:
-        """Measures all points of a pass.
-
-        Raises:
-            RuntimeError: If no layer computed with one of the tensors: it is not read, or outside of its layer.
-        """
-        found = loss.branches(n) if loss.branched else super().losses(loss, n)
-        if self._layers.unread:
-            name, why = (
-                next(iter(self._layers.unread.values())),
-                "is not computed with in its layer",
-            )
-            raise RuntimeError(f"restore=factors: {name} {why}; restore=snapshot displaces it")
-        return found
+        """Measures all points of a pass."""
+        return loss.branches(n) if loss.branched else super().losses(loss, n)
 
     def passes(self, loss: Loss, points: Sequence[Terms]) -> list[Sequence[Terms]]:
         """Returns the points that one forward pass measures each: as many pairs as the branch budget allows.
@@ -214,7 +202,8 @@ class Factors(RestorePolicy):
         if self._layers.left is not None:
             what = "is read outside of the call of its module, where it is not displaced"
             raise RestoreError(self.name, f"{self._parameters[parameter]} {what}", "snapshot")  # type: ignore[index]
-        self.merge_for_reader()
+        if parameter.dim() > 1:
+            self.merge_for_reader()
 
     def merge_for_reader(self) -> None:
         """Merges the factors between two steps, and sets `merged_for_reader`."""
@@ -406,7 +395,7 @@ class Factors(RestorePolicy):
             layers = "linear, embedding or normalisation layer"
             raise ValueError(f"restore=factors: {self.space.names[i]} belongs to no {layers}")
         named = model.named_parameters()
-        self._parameters = {p: n for n, p in named if p.dim() > 1 and storage_key(p) in index}
+        self._parameters = {p: n for n, p in named if storage_key(p) in index}
         self._guards = Guards(self._parameters, FactoredParameter.of(self._before_reading))
         self._guards.set(True)
 
@@ -474,7 +463,7 @@ def _add(out: list[Tensor], more: list[Tensor], alpha: float) -> None:
 
 def _merge_matrix(p: Tensor, a: Tensor, v: Tensor) -> None:
     """W ← W + A Vᵀ: (rows, columns), (w, rows), (w, columns). No matrix product: TF32 or a library would round it."""
-    rows = max(1, MERGED_VALUES // v.shape[1])
+    rows = max(1, MERGED_VALUES // max(1, v.shape[1]))
     for part, a_part in zip(p.split(rows), a.split(rows, dim=1), strict=True):
         total = part.float()  # `part` itself where that is float32
         for a_r, v_r in zip(a_part, v, strict=True):
