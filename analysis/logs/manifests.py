@@ -9,11 +9,12 @@ cell, or of a run that two lines name: each run is one cell of a sweep.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+from analysis.logs.run_file import LogError
 
 DIRECTORY = "sweeps"
 CODE = "optimizer.code"
@@ -38,8 +39,13 @@ def read(paths: Iterable[Path]) -> Iterator[Line]:
         else:
             texts = path.read_text(encoding="utf-8").splitlines()
         for text in texts:
-            with suppress(ValueError):  # torn
-                yield json.loads(text)
+            try:
+                line = json.loads(text)
+            except ValueError:  # torn
+                continue
+            if not isinstance(line, dict) or "sweep" not in line or "run_id" not in line:
+                raise LogError(f"{path}: has a line without sweep and run_id, so it is no manifest")
+            yield line
 
 
 def write(lines: Iterable[Line], path: Path) -> None:

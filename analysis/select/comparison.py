@@ -64,12 +64,12 @@ def run_losses(cells: pd.DataFrame, frames: Frames) -> pd.DataFrame:
     ended = ended.assign(setting=[_setting(run) for run in runs]).join(losses)
     twice = ended[ended.duplicated(["line", "setting", "seed"], keep=False)]
     if len(twice):
-        line, seed = twice.iloc[0][["line", "seed"]]
-        mine = twice[(twice["line"] == line) & (twice["seed"] == seed)]
+        first = twice.iloc[0][["line", "setting", "seed"]]
+        mine = twice[(twice[[*first.index]] == first).all(axis=1)]
         of = [f"{run} ({how})" for run, how in zip(mine["run_id"], mine["precision"], strict=True)]
         raise LogError(
-            f"{line} of {twice['sweep'].iloc[0]} has {len(of)} runs of one setting and seed, {' and '.join(of[:2])};"
-            " give each precision a sweep of its own"
+            f"{first['line']} of {twice['sweep'].iloc[0]} has {len(of)} runs of one setting and seed,"
+            f" {' and '.join(of[:2])}; give each precision a sweep of its own"
         )
     return ended
 

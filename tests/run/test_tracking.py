@@ -19,7 +19,7 @@ from zo.run.command import Shared
 from zo.run.logs import wandb_run
 from zo.run.logs.tracking import RunLog
 from zo.run.runner import run
-from zo.run.store.directory import directory_of
+from zo.run.store.directory import Inputs, directory_of
 from zo.run.store.rows import read_rows
 
 
@@ -59,6 +59,7 @@ def test_wandb_offline_file_equals_metrics_jsonl_also_of_a_run_that_was_stopped(
     assert (logged.group, logged.exit_code) == ("quickstart", 0)
     assert logged.config["optimizer.name"] == "bszo"
     assert logged.config["provenance.parameters"] > 1e6
+    assert json.loads(logged.config["provenance.inputs"]) == Inputs.load(directory).files
     del summary["mem/peak_gib"]  # W&B's is the last row's, and saving may take a page more
     assert {k: logged.summary[k] for k in summary} == summary
 

@@ -168,6 +168,10 @@ def test_lines_on_other_test_examples_have_no_difference():
     for key in ("gap", "p_value", "ratio_0"):
         assert rows[key].notna().to_dict() == {"mezo": False, "bszo": True, "es": False}
     assert np.isfinite(rows["passes_0"]).all()
+    again = cells.assign(precision="bf16", run_id=cells["run_id"] + "b")
+    both = pd.concat([cells, again], ignore_index=True)
+    with pytest.raises(LogError, match=r"mezo of s has 2 runs of one setting and seed, .*\(bf16\)"):
+        run_losses(fill(both, made_frames(both).runs), made_frames(both))
     cells.loc[cells["line"] == "es", "variant"] = '{"task.path": "b.csv"}'
     with pytest.raises(LogError, match=r"b.csv"):
         run_losses(fill(cells, frames.runs), frames)
@@ -175,7 +179,8 @@ def test_lines_on_other_test_examples_have_no_difference():
 
 @pytest.mark.parametrize(
     ("key", "value", "logged", "other"),
-    [("optimizer.eps", 0.1, 0.1, 0.2), ("adapter.layers", [0], "[0]", [0, 1]), ("batch_size", {"a": 1}, '{"a": 1}', 8)],
+    [("optimizer.eps", 0.1, 0.1, 0.2), ("adapter.layers", [0], "[0]", [0, 1]), ("batch_size", {"a": 1}, '{"a": 1}', 8),
+     ("patience", None, None, 1), ("adapter.layers", "last:1", "last:1", [0])],
 )  # fmt: skip
 def test_a_key_that_a_later_command_varies_is_one_of_the_earlier_runs_too(
     key, value, logged, other
@@ -185,9 +190,10 @@ def test_a_key_that_a_later_command_varies_is_one_of_the_earlier_runs_too(
     cells["run_id"] = list("abcdef")
     frames = made_frames(cells.assign(variant="{}"))
     frames.runs[key] = pd.Series([logged] * 4 + [None] * 2, dtype=object)
+    frames.runs["nulls"] = key if logged is None else ""
     cells["seed"] = [0, 1, 2, 3, 0, 1]
     rows = method_frame(fill(cells, frames.runs))
     assert dict(zip(rows["variant"], rows["n"], strict=True)) == {
-        f"{key} = {value}": 4,
+        f"{key} = {'null' if value is None else value}": 4,
         f"{key} = {other}": 2,
     }

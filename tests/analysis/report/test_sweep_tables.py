@@ -9,9 +9,11 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
+from analysis.logs.frames import Frames
+from analysis.logs.history import History
 from analysis.paper.names import uncounted
 from analysis.report.command import main
-from analysis.report.figures.curves import AXES, read, validation
+from analysis.report.figures.curves import AXES, read, sweep_figures, validation
 from analysis.report.sweep import grid_frame, method_frame, method_table
 from analysis.report.table import Table, markdown, show
 from analysis.select.cells import fill, shown
@@ -203,6 +205,39 @@ def test_a_methods_best_setting_is_marked_and_tested_against_that_of_mezo():
     assert names == ["MeZO", "MyMethod", "→ MeZO", "→ MyMethod"]
     last = fill(grid, frames.runs.iloc[:-1])
     assert method_frame(last)["p_mezo"].isna().all(), "a run has not ended"
+
+
+def test_seeds_that_were_never_started_are_expected_like_those_that_were_killed():
+    grid = expected(optimizer=["mezo", "MyMethod"], lr=[1e-4, 1e-3], seed=[0, 1])
+    grid["run_id"] = grid["run_id"].str.replace(" ", "")
+    rows = []
+    for became in ("missing", "unfinished"):
+
+        def status(cell, became=became):
+            return "finished" if cell["optimizer"] == "mezo" or cell["seed"] == 0 else became
+
+        frame = method_frame(fill(grid, made_frames(grid, status).runs)).set_index("method")
+        rows.append(frame.loc["MyMethod", ["n", "seeds", "grid", "lacking"]].to_list())
+        assert frame.loc["MyMethod", ["test_low", "p_mezo"]].isna().all()
+    assert rows == [[1, 2, 4, 2]] * 2
+
+
+def test_a_record_without_predictions_has_no_mcnemar_and_no_runs_have_no_figures():
+    grid = expected(optimizer=["zero_shot", "mezo"])
+    frames = made_frames(grid)
+    frames.runs["best/test_predictions"] = None
+    assert method_frame(fill(grid, frames.runs))["p_mcnemar"].isna().all()
+    cells = fill(grid, frames.runs.iloc[:0])
+    assert sweep_figures(cells, frames.history) == []
+
+
+@pytest.mark.parametrize("digests", [("a", "a"), ("a", "b")])
+def test_runs_of_a_group_are_one_row_only_if_they_read_the_same(digests):
+    runs = made_frames(expected(seed=[0, 1])).runs.assign(group="g")
+    runs["provenance.inputs"] = [json.dumps({"task.path": of}) for of in digests]
+    runs["started"] = ["2026-01-01T00:00:00", "2026-01-02T00:00:00"]
+    cells = Frames(runs, History({}), ()).cells_of(["g"])
+    assert list(cells["seed"]) == ([0, 1] if digests == ("a", "a") else [1])
 
 
 def test_a_narrow_terminal_drops_whole_columns_and_names_them(capsys):
