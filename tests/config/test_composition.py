@@ -7,7 +7,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from zo import config
-from zo.config import command_line
+from zo.config import command_line, method_code
+from zo.config.checks import ConfigError
 from zo.config.composition import parse
 from zo.config.schema import to_run_config
 from zo.optim import from_file
@@ -104,3 +105,10 @@ def test_a_file_without_a_method_is_named(content, says, tmp_path):
     file.write_text(content)
     with pytest.raises(ValueError, match=says):
         from_file.register(f"{file}:M")
+
+
+@pytest.mark.parametrize("file", ["my dir/own.py", "x=1/own.py"])
+def test_a_path_that_no_method_can_have_is_refused_whole(file):
+    with pytest.raises(ConfigError, match="a path with a blank, a quote or =") as caught:
+        method_code.with_options(f"optimizer={file}:M")
+    assert file in str(caught.value)

@@ -133,6 +133,12 @@ def test_patience_stops_a_run_and_it_says_so(make_run, capsys):
     assert told in capsys.readouterr().out
 
 
+def test_steps_that_measure_nothing_are_counted_whatever_the_objective(make_run, capsys):
+    summary = run(make_run("optimizer=mezo", "optimizer.eps=1e-300"))
+    assert summary["run/ties"] == 4
+    assert "4 of 4 steps had equal losses and moved nothing" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("rows", "then"), [(0, "starts again"), (3, "goes on after step 3")])
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(
     make_run, monkeypatch, rows, then

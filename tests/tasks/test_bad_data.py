@@ -137,6 +137,7 @@ REFUSED = [
         for of, said in [
             ({"id": [1], "text": ["yes"]}, r"row \d+ has several parts in of \(id, text\); name one, as of\.text"),
             ([{"text": "yes"}], r"task\.references: row \d+ has {'text': 'yes'} in of; must be texts"),
+            (["", "yes"], r"task\.references: the first answer of row \d+ in of is empty, and would be trained"),
             (["yes", None], r"task\.references: row \d+ has None in of; must be texts"),
         ]],
     ("x.jsonl", lines(*[json.dumps({"prompt": "ask", "chosen": "ask yes", "rejected": "ask no"})] * 9),

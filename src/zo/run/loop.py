@@ -272,7 +272,7 @@ def _step(session: Session, examples: list[Encoded], progress: Progress | None =
         info = assembly.optimizer.step(executor)
         if progress is not None and assembly.optimizer.step_index == 1:
             progress.say(NOT_COMPARED)
-    ties = {} if session.scorer.differentiable else {TIE: int(info.tied)}
+    ties = {TIE: int(info.tied)} if info.tied or not session.scorer.differentiable else {}
     seconds = time.perf_counter() - start
     losses = {LOSSES: list(info.losses)} if assembly.optimizer.config.replays else {}
     exchanged = {

@@ -103,7 +103,7 @@ class Totals:
         self.made = row["step"]
         if TIE in row:
             self.ties = (self.ties or 0) + row[TIE]
-            self.tied = self.tied + 1 if row[TIE] else 0
+        self.tied = self.tied + 1 if row.get(TIE) else 0
         self.forwards = row.get("train/forwards", 0)
         self.seconds += row.get("time/step_s", 0.0) + row.get("time/eval_s", 0.0)
         self.peak_gib = max(self.peak_gib, row.get("mem/peak_gib", 0.0))

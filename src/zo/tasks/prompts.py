@@ -256,7 +256,13 @@ def _references(task: TaskConfig, example: Example) -> list[str]:
         )
     if not len(found):
         raise TaskError(f"task.references: row {example.row} has no answer in {task.references}")
-    return [shown(answer) for answer in found]
+    answers = [shown(answer) for answer in found]
+    if any(answers) and not answers[0].strip():
+        raise TaskError(
+            f"task.references: the first answer of row {example.row} in {task.references} is empty, and would be"
+            " trained; put another one first"
+        )
+    return answers
 
 
 def _told(
