@@ -354,6 +354,23 @@ def test_a_compiled_model_measures_what_it_measures_uncompiled():
     assert found[0] == pytest.approx(found[1], abs=1e-6)
 
 
+@pytest.mark.process
+def test_a_compiler_may_leave_a_call_in_the_middle_of_a_layer():
+    """A changed shape has it compile again, up to its limit, beyond which Python goes on in a replaced forward."""
+    losses = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        layers = [nn.Embedding(20, 8), nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU()]
+        model = nn.Sequential(*layers, nn.Linear(16, 8), nn.Linear(8, 4, bias=False))
+        computes = torch.compile(model, backend="aot_eager", dynamic=False) if compiled else model
+        optimizer = zo.LOZO(model, lr=1e-2, restore="factors")
+        losses.append([])
+        for i in range(5):
+            ids = IDS[:, : 5 + i % 2] % 20
+            losses[-1].append(optimizer.step(lambda: computes(ids).square().mean()))  # noqa: B023
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 def test_one_optimizer_at_a_time_moves_a_model_and_close_leaves_it_trained_and_its_own():
     model, optimizer = trained("lozo")
     own = opt()

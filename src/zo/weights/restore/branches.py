@@ -62,8 +62,8 @@ class BranchedLayers:
 
     @property
     def inside(self) -> bool:
-        """Whether this thread calls a layer's own forward."""
-        return self._inside.get(_thread(), 0) > 0
+        """Whether this thread, or what a compiler has made of the call, is in a layer's own forward."""
+        return bool(self._inside.get(_thread()) or self._inside.get(0))
 
     def forward_of(self, module: nn.Module, own: Mapping[str, int], path: str) -> Forward | None:
         """Returns a layer's forward at the branches' points, or None if it is of no known kind.
