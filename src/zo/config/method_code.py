@@ -73,8 +73,8 @@ def with_options(override: str) -> str:
         return override
     for found in re.finditer(ADDRESS, override):
         before = override[: found.start()].rstrip()
-        if not before.endswith((",", "[", "(")) and before != "optimizer=":
-            right = "is a path with a blank, a quote or =, which no file of a method can have; move the file"
+        if not before.endswith((",", "[", "(", "'", '"')) and before != "optimizer=":
+            right = "is a path with a blank or =, which no file of a method can have; move the file"
             raise ConfigError([Problem("optimizer", override.partition("=")[2], right)])
     return re.sub(ADDRESS, lambda found: option(found[0]), override)
 

@@ -51,9 +51,8 @@ class BranchedLayers:
         self.there: Mapping[int, Tensor] = {}
         self.moved = False
         self.thread = 0
-        self._inside: dict[
-            int, int
-        ] = {}  # thread -> its calls of layers' own forwards that are under way
+        # Thread -> its calls of layers' own forwards that are under way
+        self._inside: dict[int, int] = {}
         self._lent: list[tuple[dict[str, Any], dict[str, Any]]] = []
         # Kinds of norms, and whether they take a weight of each row's own.
         self._together: dict[type[nn.Module], bool] = {}
