@@ -170,8 +170,6 @@ def _of_objective(run: RunConfig) -> Iterator[Rule]:
     measured, rewarded = text or name == "metric", name == "reward"
     rated_by = run.objective.rated_by(task) if rewarded else ()
     given = f"with objective={name}"
-    for key, of in run.objective.unread(task):
-        yield True, f"objective.{key}", f"is read by {of} alone, and this run's is {name}"
     yield from [
         (kinds and task.kind not in kinds, "objective",
          f"must be another: task.kind={task.kind}, and it is for {' and '.join(kinds)}", name),

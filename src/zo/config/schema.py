@@ -87,7 +87,13 @@ def to_run_config(cfg: DictConfig, given: Collection[str] = ()) -> RunConfig:
     if getattr(run.optimizer, "square", False) is None:
         run.optimizer.square = run.adapter.name in ("lora", "prefix", "prompt")  # type: ignore[attr-defined]
     also = [Problem(f"task.{key}", ..., right) for key, right in read_also(run.task)]
-    found = [*also, *problems(run)]
+    own = run.objective.of(run.task)
+    unread = [
+        Problem(key, value, f"is read by {of} alone, and this run's is {own}")
+        for key, value, of in run.objective.unread(run.task)
+        if key in given  # a stored run may have it
+    ]
+    found = [*also, *unread, *problems(run)]
     _count_in_steps(run)
     if run.optimizer.name not in BASELINES and run.steps != 0:
         if not any(problem.key.startswith("model.lr_grid") for problem in found):

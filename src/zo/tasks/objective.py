@@ -108,14 +108,17 @@ class ObjectiveConfig(Settings):
         own = {"completion": "completion", "prompts": "reward", "preference": "dpo"}
         return own.get(task.kind, task.objective)
 
-    def unread(self, task: TaskConfig) -> Iterator[tuple[str, str]]:
-        """Yields keys that were given, and that a run on a task does not read, each with what does."""
+    def unread(self, task: TaskConfig) -> Iterator[tuple[str, Any, str]]:
+        """Yields keys that a run on a task does not read, and that have other values than their defaults.
+
+        Each is with its value and with what reads it.
+        """
         read = READS.get(self.of(task), ()) + (GRADING if task.own_measure else ())
         default = ObjectiveConfig()
         for key in dict.fromkeys(key for keys in READS.values() for key in keys):
             if key not in read and getattr(self, key) != getattr(default, key):
                 of = [f"objective={name}" for name, keys in READS.items() if key in keys]
-                yield key, " and ".join(of)
+                yield f"objective.{key}", getattr(self, key), " and ".join(of)
 
     def rated_by(self, task: TaskConfig) -> dict[str, float]:
         """Returns the weight of each function that rates a task's texts, by its address or name."""
