@@ -203,7 +203,6 @@ def test_layers_and_methods_that_a_policy_cannot_move_are_refused(why, make):
 
 def test_weights_that_are_read_past_their_layer_are_refused():
     layers, x = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)), torch.ones(2, 3)
-    alias = layers[0].weight.data
     optimizer = LOZO(ParameterSpace.of(layers, "factors"), LOZOConfig(), lr=1e-4, seed=0)
     for name, p in layers.named_parameters():
         with pytest.raises(RestoreError, match=rf"{name} is read outside of the call"):

@@ -333,8 +333,9 @@ class Factors(RestorePolicy):
             if of not in self._prepared:
                 lists, keeps = [out] if base is None else [out, base], np.ones(len(at), np.float32)
                 self._prepared[of] = self._philox.prepare(program, lists, at, keeps)
+            elif found := self._prepared[of]:
+                found.give(program)
             if prepared := self._prepared[of]:
-                prepared.give(program)
                 prepared.run_all()
                 return
         if base is None:
